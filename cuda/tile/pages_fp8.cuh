@@ -94,7 +94,8 @@ __device__ inline void fp8_values(unsigned (&to)[4], const unsigned char* block,
   to[2] = odd_of_fp8(codes[0]), to[3] = odd_of_fp8(codes[1]);
 }
 
-// A position's codes in a strip as bf16, times their exponent: the first and the last eight.
+// Values of a position's 16 codes in a strip as bf16, for the position's stored exponent: `to[0]`
+// are the strip's first eight dimensions, `to[1]` its last eight.
 __device__ inline void widened(Bf16x8 (&to)[2], const uint4& codes, unsigned exponent) {
   // 2^(120 + exponent) as bf16 in both halves.
   constexpr unsigned kBoth = 0x00010001u;

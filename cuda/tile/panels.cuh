@@ -426,8 +426,8 @@ inline constexpr int kFlatRowsMax = 64;
 // Most rows not in tiles though panels fill the SMs: tiles would be half empty.
 inline constexpr int kFilledRowsMax = 32;
 
-// Whether a product of `rows` of `k` columns, more than `most`, takes F16 rows: tiles have whole
-// blocks of columns.
+// Whether a product of `rows` rows and `k` columns takes F16 rows: if there are more than `most`,
+// and columns fill whole blocks, as tiles need.
 __host__ __device__ constexpr bool takes_rounded(int rows, int k, int most = kFlatRowsMax) {
   return rows > most && k % kBlockColumns == 0;
 }

@@ -453,8 +453,8 @@ struct Stream {
     Affine low, high;
   };
 
-  // Factors and biases of the sums that this thread adds in `finish`, loaded before they are needed.
-  // They are of one panel, since threads are divided among a turn's panels; finding it takes time.
+  // Factors and biases of this thread's sums in `finish`, loaded before they are needed. All of
+  // them are of one panel, since threads are divided among a turn's panels; finding it takes time.
   __device__ Affines affines(int first) const {
     constexpr bool kHas = W::kRowFactors || target::BIASED;
     const int unit = first + threadIdx.x / 8 % kAtOnce;

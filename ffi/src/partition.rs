@@ -1,4 +1,5 @@
-//! A partition of the GPU's multiprocessors, for binaries with grids for fewer than it has.
+//! A partition of the GPU's multiprocessors, for binaries whose grids are made for fewer of them
+//! than the GPU has.
 
 use std::mem;
 use std::ptr;

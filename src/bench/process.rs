@@ -11,8 +11,10 @@ pub struct Memory {
     pub peak_bytes: u64,
 }
 
+/// Memory of the process `pid`.
+///
 /// # Errors
-/// When there is no such process.
+/// If there is no such process, or it is a kernel thread, which has no memory of its own.
 pub fn memory(pid: u32) -> Result<Memory, String> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))
         .map_err(|cause| format!("--pid {pid}: {cause}"))?;

@@ -2,7 +2,7 @@
 //!
 //! Format: WHATWG HTML, section "Server-sent events".
 
-/// Longest line that is believed.
+/// Bytes of the longest accepted line; a longer one is an error.
 const LINE_BYTES_MAX: usize = 1 << 20;
 
 /// Cuts a byte stream into events, however the bytes arrive.

@@ -35,7 +35,7 @@ pub struct About {
     page: Option<Page>,
 }
 
-/// Key of releases as the repository had it, or a comment alone.
+/// Public key of releases as the repository had it, or only a comment before there was one.
 const PUBLIC_KEY: &str = include_str!("../../packaging/atlas.pub");
 
 /// Prints to standard output.
@@ -62,10 +62,10 @@ pub fn run(options: &About) -> Result<(), Failure> {
     boot::print(&text)
 }
 
-/// Last bytes of a program with licences, behind the length of their text.
+/// Last bytes of a program with licences, after the length of their text.
 const LICENCES_MARK: &[u8; 8] = b"LICENCES";
 
-/// The text that a release puts behind the program `path`.
+/// Text of the licences that a release appends to the program `path`.
 fn licences(path: &Path) -> io::Result<String> {
     let mut file = File::open(path)?;
     let (mut length, mut mark) = ([0; 8], [0; 8]);

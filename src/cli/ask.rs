@@ -49,7 +49,7 @@ pub fn run(options: &Try) -> Result<(), Failure> {
             format!("{why}; is the server started, as in `{binary} serve`?")
         })?;
         let model = connection.first_model().await?;
-        // Who does not read any more does not want the rest.
+        // A reader who closed standard output does not want the rest.
         let write = |text: &str| boot::print(text).map_err(|failure| failure.message);
         connection.answer(&model, &options.prompt, write).await
     });

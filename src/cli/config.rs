@@ -1,5 +1,5 @@
 //! The configuration file of `serve`: TOML whose keys are the flags' names. A flag on the command
-//! line counts before the file, the file before the default.
+//! line takes precedence over the file, the file over the default.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -13,13 +13,13 @@ use host::operator_file;
 
 /// The flag that names the file, and what it is called in messages.
 const FLAG: &str = "--config";
-/// The one positional argument, as a key.
+/// Key in the file for the one positional argument.
 const WEIGHTS: &str = "weights";
 /// Flags that make no sense in the file.
 const OF_COMMANDS: [&str; 3] = ["help", "config", "print-config"];
 /// Largest file that is read.
 const BYTES_MAX: u64 = 1024 * 1024;
-/// A socket stands in the place of an address.
+/// Pairs of settings that exclude each other: a socket takes the place of an address.
 const ALTERNATIVES: [(&str, &str); 4] = [
     ("socket", "host"),
     ("socket", "port"),
@@ -57,11 +57,11 @@ pub fn read(command: &[&str], arguments: &[&str]) -> Result<Merged, Reading> {
     };
     let table = load(path).map_err(wrong)?;
     let (added, of_file) = added(&table, &of_flags).map_err(wrong)?;
-    // In front, where none is taken for text behind `--`.
+    // In front of the others, since all after `--` is text.
     let all = added.iter().map(String::as_str);
     let all: Vec<&str> = all.chain(arguments.iter().copied()).collect();
     let serve = Serve::from_args(command, &all);
-    // The command line alone was right.
+    // The command line without the file was right, so the file is at fault.
     let serve = serve.map_err(|early| wrong(early.output.trim().to_string()))?;
     Ok(Merged {
         serve,
@@ -70,7 +70,7 @@ pub fn read(command: &[&str], arguments: &[&str]) -> Result<Merged, Reading> {
     })
 }
 
-/// Why there is nothing to serve with.
+/// Why `serve` cannot start with these arguments.
 #[derive(Debug)]
 pub enum Reading {
     /// The command line asks for help, or is wrong.
@@ -88,12 +88,12 @@ fn names(arguments: &[&str]) -> BTreeSet<String> {
 fn load(path: &Path) -> Result<Table, String> {
     let text = operator_file::text(path, BYTES_MAX);
     let text = text.map_err(|error| format!("{error}; name a file that can be read"))?;
-    // It shows the line, with a mark under what is wrong.
+    // The error shows the line, with a mark below what is wrong.
     text.parse()
         .map_err(|error: toml::de::Error| error.to_string().trim_end().to_string())
 }
 
-/// Arguments that say what `table` does, but for flags that are `given`; and their names.
+/// Arguments that state the settings of `table`, except flags that are `given`; and their names.
 fn added(
     table: &Table,
     given: &BTreeSet<String>,

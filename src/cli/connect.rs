@@ -1,4 +1,4 @@
-//! `connect`: what a client has to be told to use this server, in the client's own form.
+//! `connect`: the settings that a client needs to use this server, in the client's own form.
 
 mod check;
 mod settings;
@@ -49,11 +49,11 @@ pub struct Connect {
     arguments: Vec<String>,
 }
 
-/// Where a server listens that is told nothing.
+/// Address where a server listens by default.
 pub const URL_DEFAULT: &str = "http://127.0.0.1:8000";
 /// Stand-in for a key where none is asked for: clients insist on one.
 const NO_KEY: &str = "none";
-/// Part of the context that clients are told to leave to a reply.
+/// Tokens of the context that clients are told to leave for a reply.
 const OUTPUT_TOKENS: usize = target::MAX_CONTEXT / 4;
 /// Variable from which Codex takes the key.
 const CODEX_KEY: &str = "ATLAS_KEY";
@@ -103,7 +103,7 @@ impl FromStr for Client {
 /// Prints the settings, or becomes the client.
 ///
 /// # Errors
-/// When what is given would not be taken for itself in a file of settings, or the client cannot be
+/// If an option cannot be written into a file of settings as it is, or the client cannot be
 /// started.
 pub fn run(options: &Connect) -> Result<(), Failure> {
     let usage = |why: &str| Failure::new(Exit::Usage, why);
@@ -148,7 +148,7 @@ fn base(options: &Connect) -> &str {
     options.url.trim_end_matches('/')
 }
 
-/// Variables of Claude Code: where to ask, how much fits, and nothing to tell anybody else.
+/// Variables of Claude Code: the address, the size of the context, and no reports to its maker.
 fn claude(options: &Connect) -> Vec<(&'static str, String)> {
     let Connect { model, key, .. } = options;
     vec![
@@ -156,7 +156,7 @@ fn claude(options: &Connect) -> Vec<(&'static str, String)> {
         ("ANTHROPIC_AUTH_TOKEN", key.clone()),
         ("ANTHROPIC_MODEL", model.clone()),
         ("ANTHROPIC_SMALL_FAST_MODEL", model.clone()),
-        // It plans for the context of its own models otherwise.
+        // Without this, the client plans for the context of its own models.
         (
             "CLAUDE_CODE_MAX_CONTEXT_TOKENS",
             target::MAX_CONTEXT.to_string(),
@@ -165,12 +165,12 @@ fn claude(options: &Connect) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Arguments of Claude Code: its user is asked, as the mode that decides by itself needs a check
-/// that only its maker's servers do.
+/// Arguments of Claude Code: it asks its user for permission. Its mode that decides by itself needs
+/// a check that only its maker's servers make.
 const CLAUDE_ARGUMENTS: [&str; 2] = ["--permission-mode", "default"];
 
-/// Keys and values of Codex's configuration, in the form of its file. It sums a conversation up
-/// where the limit is reached, which needs room too.
+/// Keys and values of Codex's configuration, as its file has them. Codex sums up a conversation at
+/// the limit, which takes tokens of the context too.
 fn codex(options: &Connect) -> [(&'static str, String); 7] {
     let text = |text: &str| format!("\"{text}\"");
     let compact = (target::MAX_CONTEXT - OUTPUT_TOKENS).to_string();
@@ -211,7 +211,7 @@ struct Start {
     arguments: Vec<String>,
 }
 
-/// Command that starts a client; none for what is not started by a command.
+/// Command that starts a client; None for a client that no command starts.
 fn start(options: &Connect) -> Option<Start> {
     let (program, variables, arguments) = match options.client {
         Client::Claude => {

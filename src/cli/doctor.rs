@@ -23,7 +23,7 @@ use super::{Exit, Failure, serve};
 use crate::start::boot::{self, Drafting, Files};
 use crate::start::machine::{self, Finding};
 
-/// Time for who has the port to say who that is.
+/// Time for a server on the port to say what it is.
 const HOLDER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// check this machine: GPU, memory, disk, limits, port, weights; a line each, ok or what to fix
@@ -46,9 +46,9 @@ pub struct Doctor {
 pub fn run(options: &Doctor) -> Result<(), Failure> {
     let device = backend::describe();
     let (weights, layout) = weights(options.weights.as_deref());
-    // That of a device that is not there is not asked.
+    // The memory of a missing device is not asked for.
     let memory = device.is_ok().then(|| memory(layout));
-    // The disk is looked at only where the weights can be used: else the reason is enough.
+    // The disk is checked only if the weights can be used: otherwise their fault is enough.
     let directory = options.weights.as_deref().filter(|_| weights.is_ok());
     let processor = Ok(machine::processor());
     let mut findings = vec![serving(), processor, machine::kernel(), device];
@@ -68,7 +68,7 @@ fn serving() -> Finding {
     Ok(boot::version_line())
 }
 
-/// The ledger that `serve` states over weights of this layout.
+/// Finding about memory: what `serve` would take for weights of this layout.
 fn memory(layout: Layout) -> Finding {
     let room = backend::available().map_err(|error| error.to_string())?;
     let loaded = Drafting::of(Limits::of(&target::FACTS)).loaded(layout);
@@ -77,7 +77,7 @@ fn memory(layout: Layout) -> Finding {
     Ok(plan.lines().join("\n     "))
 }
 
-/// Memory that prompts may have of the host, where that lies beside the device's, and of a disk.
+/// Lines about memory for prompts: the host's, if that is not also the device's, and a disk's.
 fn tiers() -> Vec<String> {
     let host = Backend::host_memory();
     let most = host.bytes.filter(|_| target::HOST_RESERVE.is_none());

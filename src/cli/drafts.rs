@@ -1,4 +1,4 @@
-//! Share of replies that were served whose next token the multi-token-prediction layer guesses.
+//! Share of served replies whose next token the multi-token-prediction layer guesses.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::start::check::Checks;
 /// Largest file of served replies that is read.
 const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
-/// One line of the file; further fields are for its reader.
+/// Members of a line of the file that are read.
 #[derive(Deserialize)]
 struct Line {
     prompt_tokens: Vec<TokenId>,

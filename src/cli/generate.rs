@@ -58,7 +58,7 @@ fn request(options: &Generate) -> Request {
     }
 }
 
-/// Names the argument in the place of the request's field.
+/// Error that names the argument instead of the request's field.
 fn refused(error: Error) -> Failure {
     let Error::Request { field, problem } = error else {
         return Failure::new(Exit::Internal, error);

@@ -1,5 +1,5 @@
 //! Identity that the bits of a computed prompt depend on, as one digest: program, processor and
-//! weights. What is kept on a disk is of use only to who has the same.
+//! weights. Pages on a disk are of use only to processes with the same digest.
 
 use std::fs::{self, File};
 use std::io;
@@ -13,9 +13,9 @@ use model::weights::{Folder, WeightsError, listed};
 
 use crate::start::boot::Files;
 
-/// Bytes of a file of weights between the starts of two samples, and those of a sample: no large
-/// matrix lies between two. A checkpoint is not read as a whole, which takes longer than to load
-/// it; a file that was written to has another time besides.
+/// Bytes between the starts of two samples of a file of weights, and those of a sample: no large
+/// matrix lies between two samples. Reading a whole checkpoint would take longer than loading it; a
+/// file that was written to also has another time of modification.
 const SAMPLE_EVERY: u64 = 1 << 20;
 const SAMPLE_BYTES: usize = 4096;
 
@@ -36,8 +36,8 @@ pub fn of(files: &Files) -> Result<[u8; 32], String> {
     Ok(digest.finalize().into())
 }
 
-/// Takes a sample of a file from every so many bytes on, and when it was written to if that is not
-/// all of it.
+/// Adds to `digest` the length of a file and a sample of its content from every `every` bytes on;
+/// if that is not all of it, also its time of modification.
 fn sample(path: &Path, every: u64, digest: &mut Sha256) -> io::Result<()> {
     let file = File::open(path)?;
     let stat = file.metadata()?;
@@ -55,7 +55,7 @@ fn sample(path: &Path, every: u64, digest: &mut Sha256) -> io::Result<()> {
     Ok(())
 }
 
-/// Files of weights; none where they are in the program.
+/// Files of the weights; none if the weights are inside the program.
 fn paths(files: &Files) -> Result<Vec<PathBuf>, WeightsError> {
     match files {
         Files::Embedded => Ok(vec![]),

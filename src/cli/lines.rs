@@ -5,8 +5,8 @@ use std::io::{self, BufRead, Read};
 /// Mark that some editors put before the first line.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// Lines that are not blank, with their numbers, counted from 1. Of one that has more than `most`
-/// bytes there is one byte more than that, and the rest is skipped.
+/// Lines that are not blank, with their numbers, counted from 1. A line longer than `most` bytes is
+/// cut to one byte more than that.
 pub fn numbered(
     mut reader: impl BufRead,
     most: usize,
@@ -30,7 +30,7 @@ pub fn numbered(
     std::iter::from_fn(move || next().transpose())
 }
 
-/// The next line with its end, or as much of it as tells that it is too long; empty at the end.
+/// The next line with its line end, or as many bytes as show that it is too long; empty at the end.
 fn bounded(reader: &mut impl BufRead, most: usize) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
     let mut line = reader.by_ref().take(most as u64 + 1);

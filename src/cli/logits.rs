@@ -1,4 +1,4 @@
-//! `logits`: what the model computes for given tokens, for another implementation to be compared.
+//! `logits`: logits of the model for given tokens, to compare with another implementation.
 
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -148,7 +148,7 @@ impl Floats<'_> {
     }
 }
 
-/// Refuses to tell logits of routers where no layer has one.
+/// Refuses logits of routers from a model in which no layer has a router.
 fn routed(wanted: bool, logits: usize) -> Result<(), Failure> {
     let text = "--routers: the layers of this model have no router; leave it out";
     match wanted && logits == 0 {

@@ -34,7 +34,7 @@ use model::backend;
 
 /// Thread that resolves the name of a server.
 const LOOK_UP: usize = 1;
-/// Thread that tells how far a verb is.
+/// Thread that reports the progress of a verb.
 const METER: usize = 1;
 
 /// one binary that serves one model on one kind of hardware
@@ -80,11 +80,11 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// Makes sure of the threads that a verb makes besides this one. Verbs that start an engine
-    /// count theirs themselves.
+    /// Checks that the system allows the threads that a verb starts besides the main one. Verbs
+    /// that start an engine check theirs themselves.
     ///
     /// # Errors
-    /// How many there may be, and what refuses the rest.
+    /// Says how many threads are allowed, and what limits them.
     pub fn require_threads(&self) -> Result<(), Failure> {
         use Verb::{About, Batch, Connect, Generate, Serve, Try};
         let needed = match self {
@@ -106,7 +106,7 @@ pub enum Parsed {
     Wrong(Failure),
 }
 
-/// Reads the arguments behind the program's name. `--key=value` and `-h` are understood too.
+/// Reads the arguments after the program's name; also `--key=value` and `-h`.
 pub fn parse(program: &str, arguments: &[String]) -> Parsed {
     if matches!(arguments, [only] if only == "--version" || only == "-V") {
         return Parsed::Say(format!("{}\n", boot::version_line()));

@@ -19,9 +19,10 @@ use model::weights::Progress;
 
 /// Time between two polls of the server.
 const EVERY: Duration = Duration::from_secs(1);
-/// Each time that loading comes further it may take so much longer: no limit fits every disk.
+/// Time that the service manager is asked for each time that loading has come further: no fixed
+/// limit fits every disk.
 const MORE_TIME: Duration = Duration::from_secs(120);
-/// Weights that are smaller have no bytes told.
+/// Bytes of the smallest weights whose progress is reported in bytes.
 const TOLD_BYTES_MIN: u64 = 1_000_000_000;
 const GB: f64 = 1e9;
 
@@ -32,10 +33,10 @@ pub struct Notifier {
 }
 
 impl Notifier {
-    /// Tells the socket of a path, or of an abstract name that is written with `@` in front.
+    /// Notifier for the socket of a path, or of an abstract name that is written with `@` in front.
     ///
     /// # Errors
-    /// If it is no name of a socket.
+    /// If `name` is no name of a socket.
     pub fn new(name: Option<&Path>) -> Result<Notifier, Failure> {
         let Some(name) = name else {
             return Ok(Notifier::default());
@@ -50,7 +51,7 @@ impl Notifier {
 
     fn tell(&self, message: impl Display) {
         if let Some((socket, address)) = &self.to {
-            // A manager that is gone, or does not read, is no reason to stop serving.
+            // A manager that has ended, or does not read, is no reason to stop serving.
             let _ = socket.send_to_addr(message.to_string().as_bytes(), address);
         }
     }
@@ -60,7 +61,7 @@ impl Notifier {
         self.tell(format_args!("READY=1\nSTATUS=ready on {endpoint}"));
     }
 
-    /// Says how the start goes; it may take more time from here on.
+    /// Reports the progress of the start, and asks for more time from now on.
     pub fn starting(&self, status: impl Display) {
         let more = MORE_TIME.as_micros();
         self.tell(format_args!("STATUS={status}\nEXTEND_TIMEOUT_USEC={more}"));
@@ -71,8 +72,8 @@ impl Notifier {
         self.tell("STOPPING=1\nSTATUS=finishing open replies");
     }
 
-    /// Tells how loading goes, then that the engine goes on, until it has stopped. An engine whose
-    /// round does not end is not vouched for.
+    /// Reports loading, then that the engine is alive, until it has stopped. An engine whose round
+    /// does not end is not reported alive.
     pub async fn follow(self: Arc<Notifier>, engine: Handle, progress: Arc<Progress>) {
         if self.to.is_none() {
             return;

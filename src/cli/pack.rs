@@ -37,9 +37,9 @@ pub struct Pack {
     file: PathBuf,
 }
 
-/// Threads that repack, at most: more would wait for the one that writes.
+/// Most threads that repack: more would wait for the one that writes.
 const THREADS_MAX: usize = 4;
-/// Threads that round weights to another format before, at most: that takes ten times as long.
+/// Most threads if weights are first rounded to another format, which takes ten times as long.
 const ROUNDING_MAX: usize = 16;
 
 /// Why a file was not written.
@@ -51,7 +51,7 @@ enum Stopped {
     Writing(#[from] io::Error),
 }
 
-/// Writes the file beside its place until it is whole.
+/// Writes the file under another name beside `FILE` until it is complete.
 ///
 /// # Errors
 /// Why these weights are not this binary's, or what cannot be written.
@@ -86,7 +86,7 @@ pub fn run(options: &Pack) -> Result<(), Failure> {
     ))
 }
 
-/// Small files that a server reads: names and contents.
+/// Names and contents of the small files that a server reads.
 fn texts(files: &Files) -> Result<Vec<(String, Vec<u8>)>, Failure> {
     let mut names = weights::SMALL.to_vec();
     names.extend([special::FILE, target::TOKENIZER_FILE, target::TEMPLATE_FILE]);
@@ -97,7 +97,7 @@ fn texts(files: &Files) -> Result<Vec<(String, Vec<u8>)>, Failure> {
     names.into_iter().map(read).collect()
 }
 
-/// Bytes of the file, at most, but for its table.
+/// Most bytes that the file may have, without its table.
 fn bytes_max(texts: &[(String, Vec<u8>)]) -> u64 {
     let layout = Layout::whole();
     let matrices = layout.matrices();
@@ -109,11 +109,11 @@ fn bytes_max(texts: &[(String, Vec<u8>)]) -> u64 {
     matrices.chain(vectors).chain(texts).sum()
 }
 
-/// Makes the items `0 .. count` on several threads, and gives them to `take` in their order. A
-/// thread makes the next one when its last is taken, so that few are in memory.
+/// Makes the items `0 .. count` on several threads, and passes them to `take` in this order. A
+/// thread makes its next item when the last one has been taken, so that few are in memory.
 ///
 /// # Errors
-/// The first of either in that order; no item is begun behind it but for those under way.
+/// The first error of either in this order; items after it may have been begun on other threads.
 fn in_order<T: Send, E: Send>(
     count: usize,
     make: impl Fn(usize) -> Result<T, E> + Sync,
@@ -130,7 +130,7 @@ fn in_order<T: Send, E: Send>(
             let ((sender, receiver), make) = (mpsc::sync_channel(0), &make);
             scope.spawn(move || {
                 let mut items = (first..count).step_by(threads).map(make);
-                // Nobody receives behind an error.
+                // After an error nobody receives.
                 while items.next().is_some_and(|item| sender.send(item).is_ok()) {}
             });
             receiver
@@ -143,7 +143,7 @@ fn in_order<T: Send, E: Send>(
     })
 }
 
-/// Writes everything; the bytes of the file.
+/// Writes everything; returns the bytes of the file.
 fn write(
     file: File,
     checkpoint: &Checkpoint,

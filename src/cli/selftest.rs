@@ -123,7 +123,7 @@ fn bits(choice: Choice, layers: usize) -> Result<Report, Failure> {
 struct Trial {
     random: Random,
     report: Report,
-    /// Time at which it was last said how far the trials are.
+    /// Time of the last progress line.
     told: Instant,
 }
 
@@ -166,7 +166,8 @@ impl check::Trial for Trial {
     }
 }
 
-/// Prints a line. Where nobody reads any more the comparisons go on: the total says so.
+/// Prints a line. A closed output does not stop the comparisons: the exit code still tells the
+/// outcome.
 fn tell(line: &Line) {
     let _ = boot::print(&format!("{line}\n"));
 }

@@ -56,7 +56,7 @@ pub const THREADS: usize = IO_THREADS * OF_RUNTIME + 1 + 1 + 2;
 /// part of what may be taken, one in so many, and bytes at most. No longer beginning is kept there.
 const STAGING_PART: u64 = 8;
 const STAGING_MAX: u64 = 4 << 30;
-/// Time in which the disk takes the last prompts, when all are answered.
+/// Time that the disk has for writing the last prompts, once all are answered.
 const WRITTEN_MAX: Duration = Duration::from_secs(5);
 /// Who may read the access log: the server's user and group.
 const ACCESS_LOG_MODE: u32 = 0o640;
@@ -269,7 +269,7 @@ fn model_name(text: &str) -> Result<String, String> {
     }
 }
 
-/// Refuses a depth where a step has no room for a draft.
+/// Refuses more drafts than a step of this target has.
 fn require_drafts(speculate: Speculate) -> Result<(), Failure> {
     match speculate {
         Speculate::Depth(depth) if target::DRAFTS < depth => {
@@ -281,13 +281,13 @@ fn require_drafts(speculate: Speculate) -> Result<(), Failure> {
     }
 }
 
-/// Host memory that may be taken for prompts, where that is known.
+/// Bytes of the host's memory that may be taken for prompts, if known.
 fn room_most() -> Option<u64> {
     let host = Backend::host_memory();
     host.bytes.map(|bytes| bytes.saturating_sub(host.server))
 }
 
-/// Refuses a room of the host's memory that cannot be taken.
+/// Refuses more of the host's memory for prompts than can be taken.
 fn require_room(size: Option<&Size>) -> Result<(), Failure> {
     match (size, room_most()) {
         (Some(size), Some(most)) if size.bytes > most => {
@@ -299,7 +299,7 @@ fn require_room(size: Option<&Size>) -> Result<(), Failure> {
     }
 }
 
-/// Refuses half of what a disk for prompts needs.
+/// Refuses one of the two settings of a disk for prompts without the other.
 fn require_disk(options: &Serve) -> Result<(), Failure> {
     let (bytes, daily) = (&options.cache_disk, &options.cache_disk_daily);
     match (&options.cache_dir, bytes, daily) {
@@ -312,7 +312,7 @@ fn require_disk(options: &Serve) -> Result<(), Failure> {
     }
 }
 
-/// Room of the host's memory for prompts: what is asked for, or what a disk is read through.
+/// Bytes of the host's memory for prompts: those asked for, or those that a disk is read through.
 fn host_room(options: &Serve) -> usize {
     let most = || room_most().map_or(STAGING_MAX, |most| (most / STAGING_PART).min(STAGING_MAX));
     let asked = options.cache_host.as_ref().map(|size| size.bytes);
@@ -329,7 +329,7 @@ fn disk(options: &Serve, files: &Files) -> Option<disk::Options> {
     Some(disk::Options::folder(path, name, bytes))
 }
 
-/// Refuses an address that other machines reach unless who may use it is stated, once.
+/// Refuses an address that other machines reach, unless exactly one setting states who may use it.
 fn require_keys(options: &Serve) -> Result<(), Failure> {
     let host = Endpoint::of(options)?.ip().map(|ip| ip.to_canonical());
     let message = match (host, &options.api_keys_file, options.without_keys) {
@@ -369,7 +369,7 @@ fn tls(options: &Serve) -> Result<Option<Tls>, Failure> {
     }
 }
 
-/// Says what is doubtful about the file of keys.
+/// Warns of doubtful settings of the file of keys.
 fn warn_of(keys: &Keys) {
     if let Some(warning) = keys.warning() {
         log::line(format_args!("warning: --api-keys-file {warning}"));
@@ -394,7 +394,7 @@ fn journal(
     Ok(Some(Arc::new(journal)))
 }
 
-/// Number of connections that are served at once; says so if the system allows fewer than it might.
+/// Number of connections that are served at once; logs if the system allows fewer than the maximum.
 fn connections() -> usize {
     let connections = files::connections();
     if connections < CONNECTIONS_MAX {
@@ -440,7 +440,7 @@ async fn serve(
     warm: Option<Warm>,
     homes: Vec<Home>,
 ) -> Result<(), Failure> {
-    // Its default would be to end the process.
+    // By default, this signal would end the process.
     let hangup = on_signal(SignalKind::hangup())?;
     let progress = Arc::new(Progress::default());
     let reported = progress.clone();
@@ -460,7 +460,7 @@ async fn serve(
     let stop = watch::Sender::new(false);
     let mut stopped = stop.subscribe();
     let mut server = tokio::spawn(server.run(async move {
-        // An error means that the sender is gone, which is a stop too.
+        // An error means that the sender is gone, which also means stopping.
         let _ = stopped.wait_for(|stopped| *stopped).await;
     }));
     let limits = Limits {
@@ -500,7 +500,7 @@ async fn serve(
     outcome.and(Err(Failure::new(Exit::Cut, "")))
 }
 
-/// From loading to the signal that ends it.
+/// Runs from loading to the signal that stops the server.
 async fn live(
     engine: boot::Engine,
     warm: Option<Warm>,
@@ -511,7 +511,7 @@ async fn live(
     let signals = signalled();
     tokio::pin!(signals);
     let (engine, thread, chat) = (engine.handle, engine.thread, engine.chat);
-    // Where this returns, the engine thread is left to its loading; the process ends around it.
+    // If this returns during loading, the engine thread goes on until the process ends.
     let chat = tokio::select! {
         chat = ready(&engine, chat, warm, notifier) => chat?,
         name = &mut signals => return stop_on(name?),
@@ -535,7 +535,7 @@ async fn live(
     match thread.join() {
         Ok(Err(error)) => {
             if error.is_of_device() {
-                // Replies whose events the engine cannot end any more are ended here.
+                // The engine cannot end these replies any more.
                 state.abort_replies(internal(DEVICE_FAILED));
             }
             Err(boot::engine_failure(&error))
@@ -563,15 +563,16 @@ fn stop_on(name: &'static str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Asks for a reading at every `hangup`; one that is asked for during another follows that.
+/// Requests a reading of the files at each `hangup`; one that comes during a reading causes
+/// another.
 async fn pass_on(mut hangup: Signal, readings: SyncSender<()>) {
     while hangup.recv().await.is_some() {
         let _ = readings.try_send(());
     }
 }
 
-/// Thread that reads keys and certificate again whenever it is asked to: a disk that does not
-/// answer keeps neither requests nor other signals waiting.
+/// Thread that reads keys and certificate again when told to: a disk that does not answer delays
+/// neither requests nor other signals.
 fn reloader(state: Arc<ServerState>, tls: Option<Tls>) -> Result<SyncSender<()>, Failure> {
     let (readings, asked) = mpsc::sync_channel(1);
     let builder = thread::Builder::new().name("reload".to_owned());
@@ -644,7 +645,7 @@ impl Endpoint {
         }
     }
 
-    /// None for a socket in the file system.
+    /// IP address that the server listens on; None for a socket in the file system.
     fn ip(&self) -> Option<IpAddr> {
         match self {
             Endpoint::Address(address, _) => Some(address.ip()),

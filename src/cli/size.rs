@@ -32,7 +32,7 @@ impl FromStr for Size {
         let (number, unit) = unit.ok_or_else(wrong)?;
         let number: f64 = number.trim_end().parse().map_err(|_| wrong())?;
         let bytes = number * unit as f64;
-        // Not `bytes < 1.0`, which NaN passes.
+        // `bytes < 1.0` would be false for NaN.
         match bytes >= 1.0 && bytes < i64::MAX as f64 {
             true => Ok(Size {
                 bytes: bytes as u64,

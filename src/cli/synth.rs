@@ -27,10 +27,10 @@ pub struct Synth {
     layers: usize,
 }
 
-/// Writes the files and says what they are.
+/// Writes the files, and prints what they are.
 ///
 /// # Errors
-/// Why they could not be written; none is left then.
+/// Why they could not be written; all of them are removed then.
 pub fn run(options: &Synth) -> Result<(), Failure> {
     let progress = Arc::new(Progress::default());
     let (meter, start) = (Meter::start(&progress), Instant::now());

@@ -1,18 +1,17 @@
-//! A command line that is refused: which command it was, what comes near to the word that is not
-//! known, and where help is.
+//! Refusals of a command line: the command, the nearest known word, and where to find help.
 
 use argh::{ArgsInfo, CommandInfoWithArgs};
 
 use super::{Atlas, Exit, Failure};
 
-/// Begins what the parser says of a word that it does not know.
+/// Beginning of the parser's message about an unknown word.
 const UNKNOWN: &str = "Unrecognized argument: ";
-/// Edits between a word and one that was meant: a letter too many, too few, another, or two in
-/// exchanged places.
+/// Most edits between a wrong word and the suggested one: a letter added, left out or replaced, or
+/// two neighbours exchanged.
 const EDITS_MAX: usize = 2;
 
-/// Puts the command in front of a refusal of its command line, and help behind it; other failures
-/// stay as they are. `arguments` are those behind the program's name.
+/// Puts the command in front of a refusal of its command line, and a hint at help after it; other
+/// failures stay as they are. `arguments`: those after the program's name.
 pub fn explained(program: &str, arguments: &[String], failure: Failure) -> Failure {
     if failure.exit != Exit::Usage {
         return failure;
@@ -36,7 +35,7 @@ fn explanation(program: &str, arguments: &[String], problem: &str) -> String {
     format!("{command}: {problem}{end} `{command} --help` tells more")
 }
 
-/// The verb, with the verbs below it, and what may stand behind.
+/// The words that select a command, and its arguments and verbs.
 fn command(arguments: &[String]) -> (Vec<&str>, CommandInfoWithArgs) {
     let (mut names, mut info) = (Vec::new(), Atlas::get_args_info());
     let words = arguments.iter().map(String::as_str);
@@ -57,7 +56,7 @@ fn unknown(word: &str, info: &CommandInfoWithArgs) -> String {
     }
 }
 
-/// The flag or verb that comes nearest, if any is near.
+/// The nearest flag or verb, if one is near enough.
 fn near(word: &str, info: &CommandInfoWithArgs) -> Option<String> {
     let flags = info.flags.iter().map(|flag| flag.long);
     let verbs = info.commands.iter().map(|below| below.name);
@@ -68,7 +67,7 @@ fn near(word: &str, info: &CommandInfoWithArgs) -> Option<String> {
     let plain = word.trim_start_matches('-');
     let edits = |known: &str| strsim::osa_distance(plain, known.trim_start_matches('-'));
     let near = known.into_iter().map(|known| (edits(known), known));
-    // More edits make another word of a short one.
+    // Edits to half of a word make another word of it.
     let near = near.filter(|(edits, _)| *edits <= EDITS_MAX && 2 * edits < plain.len());
     near.min().map(|(_, known)| known.to_string())
 }

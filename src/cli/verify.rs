@@ -103,8 +103,8 @@ fn identity(files: &Files, progress: &Arc<Progress>) -> Result<(), Failure> {
     ))
 }
 
-/// Whether every byte of the files is the one that somebody states: the manifest, or the download
-/// that left them here. What nobody states is said to be not known.
+/// Whether every byte of the files is as the manifest or the download's records state it. Files of
+/// which neither has a digest are reported as unknown.
 fn digests(files: &Files, progress: &Arc<Progress>) -> Result<(), Failure> {
     for revision in revisions(files)? {
         boot::print(&revision)?;
@@ -153,14 +153,14 @@ fn pieces(packed: &Packed, progress: &Arc<Progress>) -> Result<(), Failure> {
     ))
 }
 
-/// The refusal of what needs the weights as the release has them.
+/// Refusal of a flag that needs the weights as they were released, for packed weights.
 fn unpacked(flag: &str) -> Failure {
     let message =
         format!("{flag}: packed weights have another layout; give the directory they are of");
     Failure::new(Exit::Usage, message)
 }
 
-/// The revision that the directory says it is of, and how that compares; a line each.
+/// Lines about the revision that records in the directory state, and whether it is the manifest's.
 fn revisions(files: &Files) -> Result<Vec<String>, Failure> {
     let Files::Directory(directory) = files else {
         return Ok(Vec::new());
@@ -168,7 +168,7 @@ fn revisions(files: &Files) -> Result<Vec<String>, Failure> {
     let told = weights::revisions_of(directory).map_err(|error| weights_failure(&error))?;
     let line = match (told.first(), target::REVISION) {
         (None, _) => "--   revision not known: nothing here states it\n".to_string(),
-        // Another one is refused before.
+        // A different revision has been refused before.
         (Some(told), Some(_)) => format!("ok   revision {}, by {}\n", told.commit, told.by),
         (Some(told), None) => format!(
             "--   revision {}, by {}; this binary was built for none in particular\n",
@@ -188,7 +188,7 @@ fn hash(files: &Files, progress: &Arc<Progress>) -> Result<Vec<FileDigest>, Fail
     hashed.map_err(|error| weights_failure(&error))
 }
 
-/// Prints what a manifest states of the files, for those who keep manifests.
+/// Prints the manifest's entries for the files, for maintainers of manifests.
 fn block(files: &Files, progress: &Arc<Progress>) -> Result<(), Failure> {
     let hashed = hash(files, progress)?;
     let told = match files {
@@ -208,7 +208,7 @@ fn block(files: &Files, progress: &Arc<Progress>) -> Result<(), Failure> {
     ))
 }
 
-/// Whether texts become tokens.
+/// Checks that the tokenizer encodes texts.
 fn text(files: &Files) -> Result<Option<ChatModel>, Failure> {
     if target::TOKENIZER_FILE.is_empty() {
         boot::print("--   the model has no tokenizer and no chat template\n")?;
@@ -219,7 +219,7 @@ fn text(files: &Files) -> Result<Option<ChatModel>, Failure> {
     Ok(Some(chat))
 }
 
-/// Whether the model computes what it should, as every start checks it.
+/// Checks that the model computes what it should, as each start does.
 fn model(
     files: &Files,
     progress: &Arc<Progress>,
@@ -232,12 +232,12 @@ fn model(
     Ok(runner)
 }
 
-/// Whether every layer computes on the device what it does on the CPU.
+/// Compares every layer on the device with the CPU.
 fn oracle(files: &Files, runner: &mut Runner<Backend>, tokens: &[TokenId]) -> Result<(), Failure> {
     let checkpoint = files.open(Arc::default());
     let checkpoint = checkpoint.map_err(|error| weights_failure(&error))?;
     let tell = |layer: &LayerFinding, seconds: f64| {
-        // Where nobody reads any more the comparison goes on: the outcome says what was found.
+        // A closed output does not stop the comparison: the exit code still tells the outcome.
         let _ = boot::print(&format!("{layer} ({seconds:.1} s)\n"));
     };
     let cpu = Cpu::new(std::thread::available_parallelism().map_or(1, usize::from));
@@ -254,7 +254,7 @@ fn oracle(files: &Files, runner: &mut Runner<Backend>, tokens: &[TokenId]) -> Re
     }
 }
 
-/// Keeps what the model says now.
+/// Writes the tokens that the model gives now to `file`.
 fn keep(runner: &mut Runner<Backend>, tokens: &[TokenId], file: &Path) -> Result<(), Failure> {
     let golden = check::keep_golden(runner, tokens);
     let golden = golden.map_err(|error| Failure::new(Exit::Internal, error))?;

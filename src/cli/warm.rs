@@ -1,8 +1,8 @@
 //! `serve --warm FILE`: conversations that are computed before the server is ready, so that prompts
-//! which begin as they do find that kept, whatever key they come with.
+//! with the same beginning find it in the cache, whatever their API key is.
 //!
-//! A line of the file is the body of a request for a chat completion; what of it is no part of the
-//! prompt does not matter.
+//! A line of the file is the body of a request for a chat completion; members that are no part of
+//! the prompt are ignored.
 
 use std::fmt::Display;
 use std::future::poll_fn;
@@ -33,14 +33,14 @@ use text::chat::{ChatModel, Prompt};
 const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Conversations of a file.
 const CONVERSATIONS_MAX: usize = 4096;
-/// Tokens of the reply that each is computed for: what a prompt leaves is kept when its first token
-/// is there.
+/// Tokens of the reply that each conversation is computed for: a prompt is cached when its first
+/// token is there.
 const REPLY_TOKENS: usize = 1;
 /// Events of such a reply: its token and its end.
 const EVENTS: usize = REPLY_TOKENS + 1;
 /// Time between two progress lines.
 const TOLD_EVERY: Duration = Duration::from_secs(5);
-/// Time between two polls whether the engine has stored the last prompt.
+/// Time between two checks whether the engine has stored the last prompt.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
 /// Conversations of a file, with the lines that they are on.
@@ -78,8 +78,8 @@ impl Warm {
         }
     }
 
-    /// Computes all of them, one behind the other, so that each begins behind what those before it
-    /// share with it. Gives the text side back; none where the engine has stopped instead.
+    /// Computes all conversations one after the other, so that each can use what it shares with
+    /// earlier ones. Returns the text side; None if the engine has stopped.
     ///
     /// # Errors
     /// Names the line whose conversation is too long, or cannot be computed.
@@ -126,7 +126,7 @@ fn ask(text: &[u8]) -> Result<Ask, String> {
     }
 }
 
-/// Computes prompts with the lines that they are of; false where the engine has stopped instead.
+/// Computes prompts, each with the line it is from; false if the engine has stopped.
 async fn compute(
     path: &Path,
     prompts: Vec<(usize, Prompt)>,
@@ -174,7 +174,7 @@ async fn compute(
     Ok(true)
 }
 
-/// Gives a prompt to the engine; none where it takes no more.
+/// Gives a prompt to the engine; None if it takes no more.
 fn submit(engine: &Handle, prompt: Prompt) -> Option<EventReceiver> {
     let (events, receiver) = engine.channel(EVENTS);
     let request = Request {
@@ -194,7 +194,7 @@ fn submit(engine: &Handle, prompt: Prompt) -> Option<EventReceiver> {
     engine.submit(request).ok().map(|()| receiver)
 }
 
-/// Says how far it has come.
+/// Logs the progress.
 fn tell(done: usize, all: usize, engine: &Handle, notifier: &Notifier) {
     let computed = engine.stats().prompt_tokens.get();
     let text = format!("warming: {done} of {all} conversations, {computed} tokens computed");

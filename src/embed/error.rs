@@ -31,7 +31,7 @@ impl Error {
         Error::Open(failure.message)
     }
 
-    /// The error that a client would be told.
+    /// The error of a request over HTTP as one of this library.
     pub(super) fn of(error: ApiError) -> Error {
         match error.status {
             StatusCode::TOO_MANY_REQUESTS => Error::Busy,
@@ -43,7 +43,7 @@ impl Error {
         }
     }
 
-    /// The field `name` asks for what a reply here has no place for.
+    /// Error for the field `name`, whose effect a [`super::Reply`] cannot represent.
     pub(super) fn field(name: &str, problem: &str) -> Error {
         Error::of(ApiError::field(name, problem))
     }

@@ -72,8 +72,8 @@ use http::state::ServerState;
 use model::target;
 use model::weights::Progress;
 
-/// A loaded model that answers requests. Clones are the same engine; the last one that goes, with
-/// the last stream, gives its memory back.
+/// A loaded model that answers requests. Clones are the same engine; its memory is freed when the
+/// last clone and the last stream are dropped.
 #[derive(Clone)]
 pub struct Engine {
     loaded: Arc<Loaded>,
@@ -82,7 +82,7 @@ pub struct Engine {
 /// Parts that clones and streams share.
 pub(crate) struct Loaded {
     state: Arc<ServerState>,
-    /// Waits for the engine's end, and tells streams of one that failed.
+    /// Thread that waits for the engine's end, and ends streams if the engine has failed.
     watch: Option<JoinHandle<Outcome>>,
 }
 
@@ -104,7 +104,7 @@ impl Engine {
         Engine::of(Some(weights.as_ref())).map_err(Error::open)
     }
 
-    /// `embedded` and `open`, in the terms of exit codes.
+    /// `embedded` (without `weights`) and `open`, with errors that have exit codes.
     pub(crate) fn of(weights: Option<&Path>) -> Result<Engine, Failure> {
         boot::require_serving()?;
         let files = Files::locate(weights)?;
@@ -136,7 +136,7 @@ impl Engine {
         let watch = thread::spawn(move || {
             let outcome = thread.join();
             if outcome.is_err() {
-                // No further event comes of a device that does not answer.
+                // A device that does not answer causes no further events.
                 told.abort_replies(internal(DEVICE_FAILED));
             }
             outcome
@@ -155,11 +155,11 @@ impl Engine {
         self.stream(request)?.reply()
     }
 
-    /// Begins to answer a request. Who drops the stream ends the reply.
+    /// Begins to answer a request. Dropping the stream ends the reply.
     ///
     /// # Errors
-    /// [`Error::Request`] names the field that cannot be answered; [`Error::Busy`] where as many
-    /// requests wait as may.
+    /// [`Error::Request`] names the field that cannot be answered; [`Error::Busy`] if the queue of
+    /// requests is full.
     pub fn stream(&self, request: &Request) -> Result<Stream, Error> {
         Stream::begin(&self.loaded, request)
     }
@@ -175,7 +175,7 @@ impl Engine {
         service.map_or(target::MAX_CONTEXT, |service| service.engine.context())
     }
 
-    /// Ends the engine, if no clone and no stream is left; how it ended.
+    /// Ends the engine if no clone and no stream is left; returns how it ended.
     pub(crate) fn close(self) -> Result<(), Failure> {
         match Arc::into_inner(self.loaded) {
             Some(mut loaded) => loaded.end().map_err(|error| boot::engine_failure(&error)),
@@ -193,7 +193,7 @@ impl fmt::Debug for Engine {
 impl Loaded {
     fn end(&mut self) -> Outcome {
         self.state.drain();
-        // Its panic is told where it happened.
+        // A panic of the thread has been reported where it happened.
         let outcome = self.watch.take().and_then(|watch| watch.join().ok());
         outcome.unwrap_or(Ok(()))
     }
@@ -205,7 +205,7 @@ impl Drop for Loaded {
     }
 }
 
-/// Wakes a thread that waits.
+/// Waker that unparks a thread.
 struct Unpark(Thread);
 
 impl Wake for Unpark {

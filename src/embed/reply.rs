@@ -33,7 +33,7 @@ pub struct Reply {
     /// Reasoning before the text; empty where there is none.
     pub reasoning: String,
     pub tool_calls: Vec<ToolCall>,
-    /// All tokens that were generated: those of reasoning, calls and the end of the turn too.
+    /// All generated tokens, including those of reasoning, calls and the end of the turn.
     pub tokens: Vec<TokenId>,
     pub usage: Usage,
     pub finish: Finish,
@@ -47,9 +47,10 @@ pub struct Stream {
     ready: VecDeque<Piece>,
     tokens: Vec<TokenId>,
     finish: Option<Finish>,
-    /// Nothing follows what is ready.
+    /// Whether no further event follows.
     ended: bool,
-    // Behind the generation, since its end waits for that of all replies.
+    // Declared after the generation, to be dropped after it: the engine's end waits for that of all
+    // replies.
     _loaded: Arc<Loaded>,
 }
 
@@ -67,12 +68,12 @@ impl Stream {
         })
     }
 
-    /// The next piece, in asynchronous code on any runtime; none at the end.
+    /// The next piece, in asynchronous code on any runtime; None at the end.
     pub async fn piece(&mut self) -> Option<Result<Piece, Error>> {
         poll_fn(|cx| self.poll_piece(cx)).await
     }
 
-    /// [`Stream::piece`] for who writes futures by hand.
+    /// [`Stream::piece`] for hand-written futures.
     pub fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, Error>>> {
         loop {
             if let Some(piece) = self.ready.pop_front() {
@@ -92,7 +93,7 @@ impl Stream {
         }
     }
 
-    /// Takes in what has come.
+    /// Takes over the events that have come.
     fn poll_events(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), ApiError>> {
         let Stream {
             generation,
@@ -124,7 +125,7 @@ impl Stream {
         self.generation.usage()
     }
 
-    /// Why the reply ended; none while it goes on.
+    /// Why the reply ended; None while it goes on.
     pub fn finish(&self) -> Option<Finish> {
         self.finish.filter(|_| self.ready.is_empty())
     }
@@ -184,7 +185,7 @@ impl fmt::Debug for Stream {
     }
 }
 
-/// From the request to its reply's beginning, as a client's over HTTP.
+/// Begins the reply to a request, checked like a client's over HTTP.
 fn begin(loaded: &Loaded, request: &Request) -> Result<Generation, Error> {
     let stopped = || Error::Engine("the engine has stopped".to_string());
     let service = loaded.state.service().ok_or_else(stopped)?;
@@ -197,7 +198,7 @@ fn begin(loaded: &Loaded, request: &Request) -> Result<Generation, Error> {
     generate::submit(service, &call, &ask, prompt).map_err(Error::of)
 }
 
-/// Refuses fields that ask for what a [`Reply`] has no place for.
+/// Refuses fields whose effect a [`Reply`] cannot represent.
 fn check(ask: &Ask) -> Result<(), Error> {
     if ask.choices != 1 {
         return Err(Error::field(

@@ -24,7 +24,7 @@ impl Request {
         request.set("messages", messages)
     }
 
-    /// Tokens to generate at most; what fits without it.
+    /// Most tokens to generate; by default as many as fit.
     pub fn max_tokens(self, tokens: usize) -> Request {
         self.set("max_tokens", tokens)
     }
@@ -39,7 +39,8 @@ impl Request {
         self.set("top_p", top_p)
     }
 
-    /// With the same seed a request has the same reply; a new one each time without.
+    /// Requests that are equal, with the same seed, have the same reply; by default each has
+    /// another seed.
     pub fn seed(self, seed: i64) -> Request {
         self.set("seed", seed)
     }
@@ -61,7 +62,7 @@ impl Request {
         self
     }
 
-    /// The body that a client would send.
+    /// Body of the equivalent request over HTTP.
     pub(super) fn body(&self) -> Value {
         Value::Object(self.fields.clone())
     }

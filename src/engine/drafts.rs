@@ -143,7 +143,8 @@ impl Drafts {
         }
     }
 
-    /// Tokens of the next rows and the states after those but the last; none without drafts.
+    /// Tokens of the next rows, and the states after each of them but the last; no tokens without
+    /// drafts, and no states in a model without recurrent ones.
     pub fn rows(&self) -> (&[TokenId], &[Slot]) {
         (&self.rows, &self.states)
     }

@@ -282,7 +282,7 @@ struct Engine<E> {
     plan: Plan,
     prefill_budget: PrefillBudget,
     slowdown: Slowdown,
-    /// Clock by which steps are measured, and its time in the first round.
+    /// Clock by which steps are measured; `begun` is its time in the first round.
     now: fn() -> Instant,
     begun: Option<Instant>,
     /// Sequences that have begun.

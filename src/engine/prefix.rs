@@ -34,7 +34,7 @@ pub type NodeId = u32;
 /// Number of the client that computed a block or a snapshot, to which its memory counts.
 pub type Owner = u64;
 
-/// Owner of what is in [`COMMON`].
+/// Owner of the operator's prompts, which are in the domain [`COMMON`].
 pub const OPERATOR: Owner = Owner::MAX;
 
 /// Tokens between the last snapshot of a prompt and its end: more than the template's opening of a
@@ -80,7 +80,8 @@ pub enum Kind {
     Parting,
     /// End of the prompt, from which the next turn of a conversation goes on.
     End,
-    /// Regular distance in a long prompt, for others that diverge by chance.
+    /// A multiple of the regular distance between snapshots of a long prompt, for prompts that
+    /// happen to diverge from it later on.
     Spaced,
 }
 
@@ -190,7 +191,7 @@ impl Unknown {
     }
 }
 
-/// A block.
+/// A cached block: the tokens of one page, after those of its parent.
 #[derive(Debug)]
 struct Node {
     name: u128,

@@ -16,7 +16,7 @@ use step::executor::SeqRows;
 const WINDOW: u32 = 128;
 /// Slowdown from which on it is reported in the log.
 const REPORTED_FROM: f64 = 1.3;
-/// Sizes of steps that are followed; later ones are not.
+/// Most sizes of steps whose times are compared; further sizes are not.
 const SIZES_MAX: usize = 1024;
 /// Slowdown of a window that took as long as the first, thousandths.
 const AS_FIRST: f64 = 1e3;

@@ -227,7 +227,7 @@ impl Proposal {
 pub enum DraftCost {
     /// Spent: the drafts are there.
     Spent,
-    /// Still to be spent, on a run of the prediction layer for each draft of a sequence.
+    /// Still to be spent: a run of the prediction layer makes one draft of each sequence.
     Due,
 }
 

@@ -85,8 +85,8 @@ impl Windows {
         self.give_back(left);
     }
 
-    /// Replaces the pages of `to` by those of `from` that rows from position `place` on read before
-    /// it; both then have them.
+    /// Gives `to`, in place of its own pages, those of `from` that hold positions before `place`
+    /// and that rows from `place` on read. These pages then belong to both.
     pub fn share(&mut self, from: Slot, to: Slot, place: usize) {
         self.clear(to);
         let first = self.window.first_page(place);

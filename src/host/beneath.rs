@@ -130,7 +130,7 @@ impl Dir {
     /// this process placed them: in a folder that all may write to anybody can place one.
     ///
     /// # Errors
-    /// The operating system's, or whose link it is.
+    /// The operating system's error, or one that names a link of another user on the way.
     pub fn open(path: &Path) -> io::Result<Dir> {
         Way::to(path)?.walk(false)
     }
@@ -138,7 +138,7 @@ impl Dir {
     /// Opens a folder like `open`, and makes those on the way that are not there.
     ///
     /// # Errors
-    /// The operating system's, or whose link it is.
+    /// The operating system's error, or one that names a link of another user on the way.
     pub fn make(path: &Path) -> io::Result<Dir> {
         Way::to(path)?.walk(true)
     }
@@ -179,7 +179,7 @@ impl Dir {
     /// Opens a folder below.
     ///
     /// # Errors
-    /// The operating system's; a link is no folder.
+    /// The operating system's error; a link is no folder.
     pub fn folder(&self, path: &Beneath) -> io::Result<Dir> {
         Ok(Dir {
             handle: self.at(path, FOLDER, 0)?,
@@ -191,7 +191,7 @@ impl Dir {
     /// process's mask.
     ///
     /// # Errors
-    /// The operating system's; a link is no folder.
+    /// The operating system's error; a link is no folder.
     pub fn make_folder(&self, path: &Beneath, mode: u32) -> io::Result<Dir> {
         for folder in path.prefixes() {
             let (holder, name) = self.holder(&folder)?;
@@ -206,7 +206,7 @@ impl Dir {
     /// Makes one folder that is not there.
     ///
     /// # Errors
-    /// `AlreadyExists`, and the operating system's.
+    /// `AlreadyExists`, and the operating system's error.
     pub fn new_folder(&self, path: &Beneath, mode: u32) -> io::Result<Dir> {
         let (holder, name) = self.holder(path)?;
         mkdirat(&holder, name.as_str(), Mode::from_raw_mode(mode))?;
@@ -216,7 +216,7 @@ impl Dir {
     /// Opens a regular file to read it.
     ///
     /// # Errors
-    /// The operating system's, or that it is none.
+    /// The operating system's error, or that it is none.
     pub fn read(&self, path: &Beneath) -> io::Result<File> {
         let file = File::from(self.at(path, OFlags::RDONLY | AT_ONCE, 0)?);
         regular(file)
@@ -225,7 +225,7 @@ impl Dir {
     /// Opens or makes a regular file to go on with it.
     ///
     /// # Errors
-    /// The operating system's, or that it is no regular file.
+    /// The operating system's error, or that it is no regular file.
     pub fn append(&self, path: &Beneath) -> io::Result<File> {
         let flags = OFlags::RDWR | OFlags::APPEND | OFlags::CREATE | AT_ONCE;
         regular(File::from(self.at(path, flags, 0o666)?))
@@ -234,7 +234,7 @@ impl Dir {
     /// Makes a file that is not there, of this mode less the process's mask.
     ///
     /// # Errors
-    /// `AlreadyExists`, and the operating system's.
+    /// `AlreadyExists`, and the operating system's error.
     pub fn create(&self, path: &Beneath, mode: u32) -> io::Result<File> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         Ok(self.at(path, flags, mode)?.into())
@@ -244,7 +244,7 @@ impl Dir {
     /// that has is somebody's else too.
     ///
     /// # Errors
-    /// The operating system's, or that it is no regular file.
+    /// The operating system's error, or that it is no regular file.
     pub fn resume(&self, path: &Beneath) -> io::Result<Option<File>> {
         let alone =
             |stat: &Stat| kind(stat) == FileType::RegularFile && is_own(stat) && stat.st_nlink == 1;
@@ -257,7 +257,7 @@ impl Dir {
     /// Gives an open file another name.
     ///
     /// # Errors
-    /// The operating system's, as where it is of another file system.
+    /// The operating system's error, as where it is of another file system.
     pub fn link(&self, file: &File, path: &Beneath) -> io::Result<()> {
         let (holder, name) = self.holder(path)?;
         // By its handle, so that what is linked is what was read.
@@ -266,7 +266,7 @@ impl Dir {
         Ok(linkat(CWD, from, &holder, name.as_str(), follow)?)
     }
 
-    /// Facts of whatever a path stands for, be it a link; none where there is nothing.
+    /// Facts of the entry at a path, of a link itself if it is one; None where there is no entry.
     pub fn look(&self, path: &Beneath) -> io::Result<Option<Stat>> {
         let found = self
             .holder(path)
@@ -282,7 +282,7 @@ impl Dir {
         Ok(fstat(&self.handle)?)
     }
 
-    /// Where a link below leads; none where it is none.
+    /// Target of the link at a path; None where there is no link.
     pub fn link_target(&self, path: &Beneath) -> Option<PathBuf> {
         let (holder, name) = self.holder(path).ok()?;
         let target = readlinkat(&holder, name.as_str(), Vec::new()).ok()?;
@@ -332,7 +332,7 @@ impl Dir {
     /// Removes a file or link.
     ///
     /// # Errors
-    /// The operating system's, but none where there is nothing.
+    /// The operating system's error, but none where there is nothing.
     pub fn remove(&self, path: &Beneath) -> io::Result<()> {
         self.unlink(path, AtFlags::empty())
     }
@@ -340,7 +340,7 @@ impl Dir {
     /// Removes a folder that is empty.
     ///
     /// # Errors
-    /// The operating system's, but none where there is nothing.
+    /// The operating system's error, but none where there is nothing.
     pub fn remove_folder(&self, path: &Beneath) -> io::Result<()> {
         self.unlink(path, AtFlags::REMOVEDIR)
     }
@@ -373,10 +373,10 @@ impl Dir {
         Ok(())
     }
 
-    /// A handle that can be locked, given a mode and brought to the disk.
+    /// Handle of the folder that can be locked, given a mode and flushed to the disk.
     ///
     /// # Errors
-    /// The operating system's, as where it may not be listed.
+    /// The operating system's error, as for a folder that this process may not list.
     pub fn readable(&self) -> io::Result<File> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(openat(&self.handle, ".", flags, Mode::empty())?.into())

@@ -36,7 +36,7 @@ impl Output {
     ///
     /// # Errors
     /// `InvalidInput` says why what is there is not replaced, `ResourceBusy` that another run
-    /// writes it; else the operating system's.
+    /// writes it; else the operating system's error.
     pub fn create(path: &Path) -> io::Result<Output> {
         let (folder, name) = Beneath::last(path)?;
         Output::inside(Dir::open(folder)?, name)
@@ -45,7 +45,7 @@ impl Output {
     /// Begins a file beside a name in an open folder, like `create`.
     ///
     /// # Errors
-    /// `InvalidInput` and `ResourceBusy` like `create`; the operating system's.
+    /// `InvalidInput` and `ResourceBusy` like `create`; the operating system's error.
     pub fn inside(folder: Dir, name: Beneath) -> io::Result<Output> {
         let replaced = replaceable(&folder, &name)?;
         sweep(&folder, &name)?;
@@ -75,7 +75,7 @@ impl Output {
     /// Brings the file to the disk and then under its name.
     ///
     /// # Errors
-    /// `InvalidInput` and `ResourceBusy` like `create`; the operating system's.
+    /// `InvalidInput` and `ResourceBusy` like `create`; the operating system's error.
     pub fn finish(self) -> io::Result<()> {
         self.file.sync_all()?;
         match replaceable(&self.folder, &self.name)? {
@@ -111,7 +111,7 @@ impl Write for Output {
 /// Writes a file of this content.
 ///
 /// # Errors
-/// `InvalidInput` and `ResourceBusy` like [`Output::create`]; the operating system's.
+/// `InvalidInput` and `ResourceBusy` like [`Output::create`]; the operating system's error.
 pub fn write(path: &Path, content: impl AsRef<[u8]>) -> io::Result<()> {
     let mut output = Output::create(path)?;
     output.write_all(content.as_ref())?;
@@ -121,7 +121,7 @@ pub fn write(path: &Path, content: impl AsRef<[u8]>) -> io::Result<()> {
 /// Opens or makes a file that is written line by line, to go on with it.
 ///
 /// # Errors
-/// `InvalidInput` and `ResourceBusy` like [`Output::create`]; the operating system's.
+/// `InvalidInput` and `ResourceBusy` like [`Output::create`]; the operating system's error.
 pub fn append(path: &Path) -> io::Result<File> {
     let (folder, name) = Beneath::last(path)?;
     let folder = Dir::open(folder)?;
@@ -132,7 +132,7 @@ pub fn append(path: &Path) -> io::Result<File> {
 /// Renames to a name that nothing has.
 ///
 /// # Errors
-/// `EXIST`, and the operating system's.
+/// `EXIST`, and the operating system's error.
 pub fn rename_new(folder: &Dir, from: &Beneath, to: &Beneath) -> Result<(), Errno> {
     match folder.rename(from, to, RenameFlags::NOREPLACE) {
         // File systems that cannot tell, as those of a network.
@@ -194,7 +194,7 @@ pub fn is_beside(found: &Beneath, name: &Beneath) -> bool {
 /// Removes temporary files that killed runs left for `name`.
 ///
 /// # Errors
-/// `ResourceBusy` while a run goes on; the operating system's.
+/// `ResourceBusy` while a run goes on; the operating system's error.
 pub fn sweep(folder: &Dir, name: &Beneath) -> io::Result<()> {
     let names = folder.names().unwrap_or_default().into_iter();
     for left in names.filter(|found| is_beside(found, name)) {

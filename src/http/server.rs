@@ -303,8 +303,8 @@ async fn is_over(serving: Pin<&mut impl Future>, peer: &Peer) -> bool {
     !is_answered && timeout(DRAIN_IDLE_GRACE, serving).await.is_ok()
 }
 
-/// Sets the `Date` of a response (RFC 9110, 6.6.1). The library's own never goes back, also when
-/// the clock does.
+/// Sets the `Date` of a response (RFC 9110, 6.6.1). The HTTP library's own date would never go
+/// back, even if the clock does.
 fn date(response: &mut Response<ResponseBody>, now: SystemTime) {
     let text = strftime("%a, %d %b %Y %H:%M:%S GMT", now);
     if let Ok(value) = HeaderValue::try_from(text) {

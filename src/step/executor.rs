@@ -41,7 +41,8 @@ impl States {
         }
     }
 
-    /// States that are written, without those after drafts.
+    /// States that the rows write: the last one and the snapshot. States after drafts are not among
+    /// them.
     pub fn written(&self) -> impl Iterator<Item = Slot> + use<> {
         [Some(self.to), self.snapshot.map(|snapshot| snapshot.slot)]
             .into_iter()

@@ -85,7 +85,7 @@ pub enum PromptError {
     Template(TemplateError),
     #[error("{0}")]
     Tokenizer(TokenizerError),
-    /// The prompt has `tokens` tokens, and `limit` leave no room for a reply.
+    /// The prompt has `tokens` tokens, more than `limit` allows if a reply is to follow.
     #[error(
         "the prompt has {}{tokens} tokens, the limit is {limit}",
         if *exact { "" } else { "at least " }
@@ -99,10 +99,11 @@ pub enum PromptError {
 }
 
 impl ChatModel {
-    /// A model of its tokenizer and its template, as their files have them.
+    /// Chat model of a tokenizer and a template as read from their files; adapts the tokenizer to
+    /// them.
     ///
     /// # Errors
-    /// The part of the tokenizer by which no conversation can be encoded.
+    /// Names what in the tokenizer makes it impossible to encode conversations.
     pub fn new(
         facts: &'static Facts,
         mut tokenizer: Tokenizer,

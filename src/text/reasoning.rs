@@ -230,7 +230,7 @@ impl ReasoningSplitter {
     }
 }
 
-/// Bytes that are remembered behind a call: its closing tag and some blanks.
+/// Bytes that are remembered after a call: its closing tag and some blanks.
 const TAIL_BYTES: usize = 128;
 
 /// Reads reasoning as if it were content, to find a complete call in it.
@@ -239,10 +239,10 @@ struct Trial {
     format: ToolFormat,
     tools: Arc<ToolSchemas>,
     parser: ToolParser,
-    /// Bytes of the pending reasoning that the parser has read, and those that are no call.
+    /// Bytes of the pending reasoning that the parser has read, and how many of them are no call.
     read: usize,
     settled: usize,
-    /// Whether a possible call begins behind those that are settled.
+    /// Whether a possible call begins after the `settled` bytes.
     called: bool,
 }
 
@@ -268,7 +268,8 @@ impl Trial {
         self.judge(deltas)
     }
 
-    /// `settled` where the reasoning ends; the next one is another one.
+    /// Ends the trial with the reasoning and starts one for the next reasoning; returns where a
+    /// call begins, if one is complete. `cut`: the reply was cut off.
     fn ended(&mut self, pending: &str, cut: bool) -> Option<usize> {
         let mut deltas = Vec::new();
         self.parser.push(&pending[self.read..], &mut deltas);

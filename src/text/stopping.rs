@@ -245,7 +245,7 @@ impl Arguments {
     }
 }
 
-/// Bytes of an escape by number, and of one with the backslash of a second behind it.
+/// Bytes of an escape `\uXXXX`, and of one with the backslash of a second escape after it.
 const UNIT: usize = "\\u0000".len();
 const PREFIXED: usize = UNIT + 1;
 /// Stands for an escape of no character.

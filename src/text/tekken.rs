@@ -1,5 +1,6 @@
-//! Mistral's own definition of a tokenizer, `tekken.json`, as the one of the `tokenizers` library:
-//! byte-level pairs, merged by the ranks of what they become, behind the special tokens.
+//! Conversion of `tekken.json`, Mistral's own definition of a tokenizer, to the `tokenizer.json` of
+//! the `tokenizers` library: byte-level pairs, merged by the ranks of the merged tokens, whose ids
+//! come after those of the special tokens.
 
 use std::collections::HashMap;
 

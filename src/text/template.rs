@@ -153,7 +153,8 @@ impl Template {
         &self.abilities
     }
 
-    /// Whether the template writes `text`: it holds it, or wrote it when it was tried.
+    /// Whether the template may write `text`: its source has it, or trial conversations came out
+    /// with it.
     pub fn writes(&self, text: &str) -> bool {
         self.source.contains(text) || self.tried.contains(text)
     }

@@ -192,7 +192,7 @@ pub enum Element {
 }
 
 impl Element {
-    /// The element type of a manifest's name.
+    /// Element type that manifests call `name`, if there is one.
     pub fn of(name: &str) -> Option<Element> {
         match name {
             "f32" => Some(Element::F32),

@@ -126,7 +126,7 @@ const MATHS: [&str; 10] = [
     "attn_temperature",
 ];
 
-/// End of the keys that describe something beside the text model: a tower for images, or how
+/// Suffix of keys whose values describe something beside the text model: a tower for images, or how
 /// weights are stored.
 const DESCRIPTION: &str = "_config";
 

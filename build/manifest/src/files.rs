@@ -77,8 +77,7 @@ pub fn block(files: &[File]) -> String {
 }
 
 /// Compares the checkpoint's files that lie in the model's folder with what the manifest states:
-/// digests, then then tensors and configuration. A target that embeds its checkpoint needs every
-/// file.
+/// digests, then tensors and configuration. A target that embeds its checkpoint needs every file.
 ///
 /// # Errors
 /// Names the first file that is missing or differs; where its digest differs, shows the block that

@@ -575,7 +575,7 @@ fn scaling(attention: &Attention) -> String {
     scaling.unwrap_or_else(|| "None".to_string())
 }
 
-/// Expression of the host's: only the first `pairs` are rotated.
+/// Expression in the host's Rust for a rotation (RoPE) of only the first `pairs` pairs.
 fn first(pairs: u64) -> String {
     format!("Some(crate::shapes::Scaling::First({pairs}))")
 }

@@ -21,7 +21,7 @@ const START: &str = "build/glibc/start.c";
 const FOLDER: &str = "glibc";
 /// Folder in which the executor puts links to an action's tools.
 const TOOLS: &str = ".tools";
-/// Code that decides the libraries, beside the lists: this file.
+/// Code whose change makes the libraries anew, as one of the symbol lists does: this file.
 const CODE: Code = Code::Sources(&[include_str!("glibc.rs")]);
 
 /// Programs that make objects and libraries for one triple.

@@ -56,7 +56,7 @@ struct TileRows : Heads<A> {
   // Makes weights of scores, relative to the new maximum; `rescale` brings earlier sums to it.
   __device__ void weigh(Scores& scores, int block, Stats (&stats)[2], float (&rescale)[2]) const {
     const bool is_last = (block + 1) * kPositions > start;  // some row sees a part of it
-    // Likewise blocks in or after which the window of the tile's last row begins.
+    // The window of the tile's last row begins in this block or after it, so it hides a part of it.
     const bool is_left = kWindow != 0 && block * kPositions <= start + tokens - 1 - kWindow;
     if (is_last || is_left) hide(scores, block);
     weigh(scores, stats, rescale);

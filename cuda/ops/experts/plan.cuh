@@ -22,7 +22,8 @@ inline constexpr int kPlaceGroup = 8;
 inline constexpr int kRowsMax =
     target::PREFILL_TOKENS + target::MAX_SEQUENCES + target::DRAFTS;
 
-// Most places of `rows` rows.
+// Places that `rows` rows need at most: one a turn, and less than `kPlaceGroup` to fill up each
+// expert's.
 __host__ __device__ constexpr int places_of(int rows) {
   const int turns = rows * kTurns;
   const int experts = turns < kExperts ? turns : kExperts;

@@ -85,7 +85,8 @@ inline cudaError_t launch_panels_split(const Params& params, cudaStream_t stream
   return launch_chained(split<kPanels, kRowTiles>, shape, stream, params);
 }
 
-// Whether K is split: for one part alone, whose clusters all run at once.
+// Whether K is split over the blocks of clusters: only for few rows and one product, and if all
+// clusters run at once.
 inline bool splits(const Params& params) {
   const Part& part = params.part[0];
   for (int p = 1; p < kParts; ++p) {

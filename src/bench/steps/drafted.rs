@@ -1,4 +1,4 @@
-//! Steps of replies with drafts, and the predictions behind them, through the calls that the engine
+//! Steps of replies with drafts, and the predictions after them, through the calls that the engine
 //! makes.
 
 use std::fmt;
@@ -12,13 +12,13 @@ use step::executor::{
     BlockTable, DeviceError, Drafting, Draw, Executor, PageId, SeqRows, Slot, States,
 };
 
-/// Replies that have as many drafts each, all of which hold.
+/// Replies with `depth` drafts each, all of which are accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Drafted {
     pub sequences: usize,
-    /// Drafts of each.
+    /// Drafts of each reply.
     pub depth: usize,
-    /// Tokens of each before its first row of a step.
+    /// Tokens of each reply before the first row of a step.
     pub context: usize,
 }
 
@@ -44,14 +44,14 @@ impl Drafted {
         1 + self.depth
     }
 
-    /// Positions of a sequence: those of its rows, and of the drafts for the next step.
+    /// Positions of a sequence up to the end of its rows and of the drafts for its next step.
     fn end(&self) -> usize {
         self.context + self.each() + self.depth
     }
 
-    /// Whether a step of the target has the rows, a sequence the positions, and a model of so many
-    /// `pages` those. States behind drafts may be any that no sequence here has, so that more
-    /// drafts can be timed than the engine tries.
+    /// Whether a step of the target has enough rows, a sequence enough positions, and a model of
+    /// `pages` KV pages enough of these. States after drafts may be any that no sequence here has,
+    /// so that more drafts can be timed than the engine tries.
     pub fn fits(&self, pages: usize) -> bool {
         self.sequences <= MAX_SEQUENCES
             && self.rows() <= ENDS_MAX
@@ -75,7 +75,7 @@ impl Drafted {
         (0..self.sequences).map(ring).collect()
     }
 
-    /// States behind the drafts of each sequence; none if the model has no states.
+    /// States after the drafts of each sequence; none if the model has no states.
     fn draft_states(&self) -> Vec<Vec<Slot>> {
         let each = if SNAPSHOTS > 0 { self.depth } else { 0 };
         let first = |index: usize| self.sequences + index * each;
@@ -85,7 +85,7 @@ impl Drafted {
             .collect()
     }
 
-    /// Has `run` take the rows of a step. Each round has other tokens.
+    /// Calls `run` with the rows of a step. Each round has other tokens.
     fn with_rows<T>(&self, round: usize, run: impl FnOnce(&[SeqRows<'_>]) -> T) -> T {
         let (tokens, tables) = (drawn(round, self.rows()), self.tables());
         let (windows, draft_states) = (self.windows(), self.draft_states());
@@ -102,7 +102,7 @@ impl Drafted {
         run(&rows.collect::<Vec<_>>())
     }
 
-    /// Has `run` take a row of each sequence, so many positions behind the step's last.
+    /// Calls `run` with one row of each sequence, `pass` positions after the step's last.
     fn with_row_behind<T>(&self, pass: usize, run: impl FnOnce(&[SeqRows<'_>]) -> T) -> T {
         let (tokens, tables) = (drawn(pass, self.sequences), self.tables());
         let rows = tables.iter().enumerate().map(|(index, pages)| SeqRows {
@@ -122,7 +122,7 @@ impl Drafted {
         self.with_rows(round, |rows| executor.step(rows))
     }
 
-    /// A step, behind which the device makes as many drafts by itself; false if it cannot.
+    /// A step after which the device makes `depth` drafts by itself; false if it cannot.
     fn step_draft<E: Executor>(&self, executor: &mut E, round: usize) -> Result<bool, DeviceError> {
         let draws = vec![Draw::default(); self.sequences];
         self.with_row_behind(self.depth - 1, |last| {
@@ -135,7 +135,8 @@ impl Drafted {
         })
     }
 
-    /// Predicts as many drafts behind a step whose drafts hold, each with the host in between.
+    /// Predicts `depth` drafts after a step whose drafts are accepted; each prediction is started
+    /// by the host.
     fn predict<E: Executor>(&self, executor: &mut E, round: usize) -> Result<(), DeviceError> {
         let last = (1..=self.sequences).map(|count| count * self.each() - 1);
         executor.predict(&drawn(round + 1, self.rows()), &last.collect::<Vec<_>>())?;
@@ -154,8 +155,9 @@ impl Drafted {
         times.collect()
     }
 
-    /// Seconds of the predictions behind each of `rounds` steps, from where the step is done: ahead
-    /// of the host if the device can, or else one by one, behind a step that `step` runs.
+    /// Seconds of the predictions after each of `rounds` steps, from the end of the step: those
+    /// that the device makes ahead of the host if it can, else those started one by one after a
+    /// step by `step`.
     pub fn predictions<E: Executor>(
         &self,
         executor: &mut E,

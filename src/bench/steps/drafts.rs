@@ -1,8 +1,8 @@
-//! `bench drafts`: replies with drafts of the prediction layer, at an acceptance that is supposed.
+//! `bench drafts`: replies with drafts of the prediction layer, at a supposed acceptance rate.
 //!
-//! Steps and predictions are timed, and their bytes added up, as those of `bench decode`. How many
-//! drafts hold is not measured but supposed, for drawn weights predict nothing: each holds as often
-//! as the acceptance says, behind those that held.
+//! Steps and predictions are timed, and their bytes added up, as in `bench decode`. The acceptance
+//! is not measured, since drawn weights predict nothing: each draft is accepted at the supposed
+//! rate if those before it are.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -17,14 +17,14 @@ use crate::start::boot::{self, Failure};
 use model::target::{self, DRAFTS, KV_PAGES, MAX_CONTEXT};
 use step::executor::DEPTH_MAX;
 
-/// Replies of a step, where the target has the slots.
+/// Numbers of replies in a step, where the target has as many slots.
 const SEQUENCES: [usize; 3] = [1, 4, 8];
-/// Tokens of each reply before a step, unless asked for.
+/// Default number of tokens of each reply before a step.
 const CONTEXT: usize = match MAX_CONTEXT < 2048 {
     true => MAX_CONTEXT / 2,
     false => 1024,
 };
-/// Acceptances, unless asked for.
+/// Default acceptance rates.
 const ACCEPTANCES: [f64; 3] = [0.85, 0.75, 0.6];
 
 /// time steps of 1, 4 and 8 replies with 0 to 7 drafts each, and the predictions behind them; what
@@ -54,7 +54,7 @@ pub struct DraftsOptions {
     json: Option<PathBuf>,
 }
 
-/// Steps and predictions as they were measured, and what follows from them.
+/// Measured steps and predictions, and the gains computed from them.
 #[derive(Debug, Serialize)]
 struct DraftsReport {
     #[serde(flatten)]
@@ -63,7 +63,8 @@ struct DraftsReport {
     drafts: Vec<Gain>,
 }
 
-/// Gain of replies by drafts of which a share holds.
+/// Gain of replies by drafts, of which each is accepted at the rate `acceptance` if those before it
+/// are.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct Gain {
     name: String,
@@ -75,15 +76,15 @@ struct Gain {
     predictions_us: f64,
     step_bytes: u64,
     predictions_bytes: u64,
-    /// Tokens that a reply is expected to get of a step.
+    /// Tokens that a reply is expected to get from a step.
     tokens: f64,
-    /// Tokens of all replies in a second.
+    /// Tokens of all replies a second.
     tok_s: f64,
-    /// Beside the same replies without drafts.
+    /// Ratio of `tok_s` to that of the same replies without drafts.
     gain: f64,
-    /// Rate of a GB10 at 245 GB/s, computed: no measurement.
+    /// Tokens a second on a GB10 at 245 GB/s, computed and not measured.
     projected_gb10_tok_s: f64,
-    /// There are more drafts than a step of the target verifies.
+    /// Whether there are more drafts than a step of the target verifies.
     beyond_target: bool,
 }
 
@@ -123,7 +124,7 @@ impl DraftsOptions {
         })
     }
 
-    /// Cases that the target has room for.
+    /// Cases for which the target has enough slots, rows and positions.
     fn cases(&self) -> Result<Vec<Drafted>, Failure> {
         let drafted = |sequences, depth| Drafted {
             sequences,
@@ -160,15 +161,15 @@ impl DraftsReport {
     }
 }
 
-/// Tokens that a reply is expected to get of a step whose drafts hold with a probability of
-/// `acceptance`, each behind those that held.
+/// Tokens that a reply is expected to get from a step with `depth` drafts, each of which is
+/// accepted with the probability `acceptance` if those before it are.
 fn expected_tokens(acceptance: f64, depth: usize) -> f64 {
     let drafts = 0..=depth as i32;
     drafts.map(|drafts| acceptance.powi(drafts)).sum()
 }
 
 impl Gain {
-    /// None where there was no memory to measure it.
+    /// Gain computed from measurements; None if there was not enough memory for these.
     fn of(measured: &Report, drafted: Drafted, acceptance: f64) -> Option<Gain> {
         let plain = Drafted {
             depth: 0,

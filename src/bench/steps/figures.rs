@@ -1,4 +1,4 @@
-//! From calls and times to figures.
+//! Figures of operations and steps, computed from calls and times.
 
 use std::collections::BTreeMap;
 
@@ -9,9 +9,9 @@ use model::backend::clock::Clock;
 use model::backend::metered::{Call, Label};
 use step::executor::DeviceError;
 
-/// Read bandwidth of a GB10, bytes a second: what is reached, and what is reached at worst.
+/// Read bandwidth of a GB10 in bytes a second: the usual one and the least that is reached.
 const GB10_RATES: [f64; 2] = [245e9, 232e9];
-/// Share of a GB10's dense BF16 peak that products reach, and that peak.
+/// Operations a second that products reach on a GB10: a share of its dense BF16 peak.
 const GB10_FLOPS: f64 = 0.7 * 125e12;
 /// Seconds from the end of an operation of a recorded step to the start of the next.
 const GB10_EDGE: f64 = 2e-6;
@@ -24,13 +24,14 @@ pub struct OpFigures {
     pub us: f64,
     pub bytes: u64,
     pub gb_s: f64,
-    /// Share of the limit: the time of the bytes at the rate of a large read, of the time it took.
+    /// Share of the limit that is reached: the time of a large read for as many bytes, over the
+    /// time taken.
     pub share: f64,
-    /// Time of plain reads of as many bytes, each as large as a call's, us.
+    /// Time of plain reads of as many bytes, each of the size of one call, in microseconds.
     pub read_us: f64,
 }
 
-/// A step, or all steps of a prompt.
+/// Figures of one step, or of all steps of a prompt.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CaseFigures {
     pub name: String,
@@ -42,10 +43,10 @@ pub struct CaseFigures {
     /// Kernels and copies of a recorded step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub launches: Option<usize>,
-    /// The operations one by one, without a recorded step.
+    /// Time of the operations one by one, without a recorded step, in microseconds.
     pub ops_us: f64,
     pub ops: Vec<OpFigures>,
-    /// Projection to a GB10, computed: no measurement.
+    /// Times computed for a GB10, not measured.
     pub projected_gb10: Projection,
 }
 
@@ -56,8 +57,8 @@ pub struct Projection {
 }
 
 impl CaseFigures {
-    /// `calls` are those of `repeats` equal steps; `rate` in bytes a second. Without plain reads
-    /// and launches.
+    /// Figures from `calls` of `repeats` equal steps; `rate`: bytes a second of a large read. Plain
+    /// reads of the size of operations and launches are not filled in.
     pub fn of(
         name: String,
         (seconds, tokens): (f64, usize),
@@ -81,7 +82,7 @@ impl CaseFigures {
         }
     }
 
-    /// With what plain reads of each operation's size take.
+    /// Fills in the times of plain reads of each operation's size.
     pub fn beside<C: Clock>(mut self, reads: &mut Reads<C>) -> Result<CaseFigures, DeviceError> {
         for op in &mut self.ops {
             let each = op.bytes / op.calls as u64;

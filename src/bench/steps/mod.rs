@@ -102,21 +102,21 @@ pub struct PrefillOptions {
     json: Option<PathBuf>,
 }
 
-/// Measurements of one kind of step.
+/// Measurements of steps of one kind.
 #[derive(Debug, Serialize)]
 pub struct Report {
     format: u32,
     target: &'static str,
     origin: Origin,
-    /// The part of the device that figures are of, if not of the whole.
+    /// The part of the GPU that was measured; None for the whole GPU.
     #[serde(skip_serializing_if = "Option::is_none")]
     partition: Option<String>,
     weights: String,
     load_s: f64,
-    /// Rate of a large plain read.
+    /// Rate of a large plain read in GB/s.
     read_gb_s: f64,
     pub cases: Vec<CaseFigures>,
-    /// Cases that need more KV pages than there is memory for.
+    /// Names of cases that need more KV pages than there is memory for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     left_out: Vec<String>,
 }
@@ -128,7 +128,7 @@ enum Case {
     Prompt(usize),
     /// A step of drafts.
     Verify(Drafted),
-    /// Predictions behind one.
+    /// Predictions after such a step.
     Predict(Drafted),
 }
 
@@ -206,7 +206,7 @@ impl Job {
         let checkpoint = self.open()?;
         let mut reads = Reads::new(backend::open()?.clock()?);
         let sink = Sink::default();
-        // Both copies of the model have what is left beside all that the second one needs.
+        // The second copy of the model needs more memory, so its limit is the limit of both.
         let metered = || Metered::new(backend::open()?, sink.clone());
         let plan = Plan::within::<Backend>(metered()?.available(), checkpoint.layout())?;
         let device = backend::open()?;
@@ -264,7 +264,7 @@ impl Case {
         }
     }
 
-    /// Whether a model of so many KV pages can run it: of a prompt, any.
+    /// Whether a model of `pages` KV pages can run the case; prompts are cut to fit.
     fn fits(&self, pages: usize) -> bool {
         match self {
             Case::Decode(decode) => decode.fits(STEPS_ALL, pages),
@@ -273,7 +273,7 @@ impl Case {
         }
     }
 
-    /// Tokens that it makes or reads.
+    /// Tokens that the case makes or reads.
     fn tokens(self) -> usize {
         match self {
             Case::Decode(decode) => decode.rows,
@@ -307,7 +307,7 @@ impl Case {
         Ok(times[times.len() / 2])
     }
 
-    /// Leaves the calls of some steps in `sink`; of how many.
+    /// Leaves the calls of some steps in `sink`; returns the number of these steps.
     fn meter<B: Runs + Timed>(
         self,
         runner: &mut Runner<Metered<B>>,
@@ -337,13 +337,13 @@ impl Case {
 }
 
 impl Report {
-    /// Prints the figures, and writes the file that was asked for.
+    /// Prints the figures, and writes them to the file `json` if it is given.
     fn tell(&self, json: Option<PathBuf>) -> Result<(), Failure> {
         print!("{}", self.table());
         json.map_or(Ok(()), |path| write_json(&path, self))
     }
 
-    /// For people.
+    /// Table of the figures, for people.
     pub fn table(&self) -> String {
         let mut text = self.head();
         for case in &self.cases {
@@ -352,13 +352,13 @@ impl Report {
         text
     }
 
-    /// Figures of a case; none if there was no memory for it.
+    /// Figures of a case; None if there was not enough memory for it.
     fn case(&self, case: Case) -> Option<&CaseFigures> {
         let name = case.name();
         self.cases.iter().find(|figures| figures.name == name)
     }
 
-    /// Target, weights, and what figures are of.
+    /// Heading of the table: target, weights, and what was measured.
     fn head(&self) -> String {
         let mut text = format!(
             "{}, weights {}: loaded in {:.2} s; a large plain read takes {:.1} GB/s\n",

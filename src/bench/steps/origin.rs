@@ -1,4 +1,4 @@
-//! Program and machine that figures are of, so that they are not taken for those of others.
+//! Program and machine of a measurement, so that its figures are not taken for those of others.
 
 use std::fs;
 use std::io;
@@ -15,7 +15,7 @@ pub struct Origin {
     /// SHA-256 of the program's file; absent where it cannot be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     binary_sha256: Option<String>,
-    /// Card, clock of its SMs, power and heat, right behind the measurement.
+    /// Card, clock of its SMs, power and temperature, directly after the measurement.
     machine: String,
 }
 

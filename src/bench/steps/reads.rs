@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use model::backend::clock::Clock;
 use step::executor::DeviceError;
 
-/// Bytes of a read whose start and end do not count.
+/// Bytes of a read that is so large that its start and end take no notable part of the time.
 const LARGE: u64 = 1 << 30;
 /// Timed reads, after one to warm up; the median counts.
 const TIMED: usize = 9;

@@ -1,4 +1,4 @@
-//! Steps of the engine's kind, timed through the calls that the engine makes.
+//! Decode steps and prompts, timed through the calls that the engine makes.
 
 use std::time::Instant;
 
@@ -9,13 +9,13 @@ use step::executor::{BlockTable, DeviceError, Executor, PageId, SeqRows, Slot, T
 /// Distance of one drawn token from the next, in the vocabulary; shares no factor with it.
 const STRIDE: usize = 7919;
 
-/// Tokens of a step of so many rows: others in each step, and of each row.
+/// Tokens of a step of `rows` rows: they differ from row to row and from step to step.
 pub fn drawn(step: usize, rows: usize) -> Vec<TokenId> {
     let token = |row: usize| ((step * rows + row) * STRIDE % VOCAB) as TokenId;
     (0..rows).map(token).collect()
 }
 
-/// Decode steps of `rows` sequences behind `context` tokens each.
+/// Decode steps of `rows` sequences after `context` tokens each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decode {
     pub rows: usize,
@@ -23,7 +23,8 @@ pub struct Decode {
 }
 
 impl Decode {
-    /// Whether the target has the slots, and a model of so many `pages` those, for `steps` of them.
+    /// Whether the target has enough slots, and a model of `pages` KV pages enough of these, for
+    /// `steps` steps.
     pub fn fits(&self, steps: usize, pages: usize) -> bool {
         let each = (self.context + steps).div_ceil(PAGE);
         self.rows <= MAX_SEQUENCES
@@ -32,8 +33,8 @@ impl Decode {
             && self.rows <= rings_fitting(self.context + steps, 1)
     }
 
-    /// Seconds of each of `steps`. The context is not computed before: how long a step takes does
-    /// not depend on what the pages hold. Each row has another token in each step.
+    /// Seconds of each of `steps` steps. The context is not computed before: the time of a step
+    /// does not depend on what is in the pages. Each row has another token in each step.
     pub fn run<E: Executor>(
         &self,
         executor: &mut E,

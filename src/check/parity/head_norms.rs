@@ -50,7 +50,8 @@ impl<V> Norms<V> {
     }
 }
 
-/// Norms whose queries are short, where the shape has norms.
+/// Random norms whose gains make queries short, for small scores; where the shape norms no queries,
+/// as drawn.
 pub(super) fn short_norms<A: shapes::Attention>(random: &mut Random) -> Norms<Vec<f32>> {
     let drawn = Norms::draw::<A>(random);
     let [Some(_), of_k] = drawn.norms else {

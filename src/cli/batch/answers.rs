@@ -1,4 +1,4 @@
-//! File of answers, a line of JSON each, which are written whole. Those of earlier runs count.
+//! File of answers: lines of JSON, each written at once. Answers of earlier runs count.
 
 use std::collections::HashSet;
 use std::fmt::Display;
@@ -21,7 +21,7 @@ use host::output;
 use http::offline::Answered;
 use http::random;
 
-/// Beginning of every line that is written here.
+/// Beginning of each line that `batch` writes.
 const BEGINNING: &[u8] = br#"{"id":"batch_req_"#;
 
 /// A line of the file.
@@ -49,7 +49,7 @@ struct Problem<'a> {
     line: Option<usize>,
 }
 
-/// A line of an earlier run.
+/// Members of a line of an earlier run that are read.
 #[derive(Deserialize)]
 struct Known {
     custom_id: Option<String>,
@@ -68,7 +68,7 @@ struct KnownProblem {
 }
 
 impl Known {
-    /// Name of the answer; none if this is no line of such a file.
+    /// Name of the answer; None if the line is no answer.
     fn key(&self) -> Option<Key> {
         let line = self.error.as_ref().and_then(|error| error.line);
         let named = self.custom_id.clone().map(Key::CustomId);
@@ -94,8 +94,8 @@ pub struct Answers {
     failed: usize,
 }
 
-/// Longest wait for the lock of the file, and how often it is asked for: a program that was started
-/// just now holds what its parent held until it runs.
+/// Longest wait for the lock of the file, and time between two attempts: a program that was just
+/// started by this one shares its locks until it runs.
 const LOCK_PATIENCE: Duration = Duration::from_millis(200);
 const LOCK_EVERY: Duration = Duration::from_millis(10);
 
@@ -146,7 +146,7 @@ impl Answers {
         Ok(answers)
     }
 
-    /// Reads the lines that are there.
+    /// Reads the lines of earlier runs.
     fn read(&mut self) -> Result<(), Failure> {
         let file = self.file.try_clone().map_err(|why| self.io(&why))?;
         let (mut reader, mut text) = (BufReader::new(file), Vec::new());
@@ -167,14 +167,14 @@ impl Answers {
         }
     }
 
-    /// Reads a whole line; none if it is no answer, or a second one to its request.
+    /// Reads a whole line; None if it is no answer, or a second one to the same request.
     fn know(&mut self, text: &[u8]) -> Option<()> {
         let known: Known = serde_json::from_slice(text).ok()?;
         self.failed += usize::from(known.failed());
         self.done.insert(known.key()?).then_some(())
     }
 
-    /// Removes a last line without an end, after `whole` bytes.
+    /// Removes a torn last line, which begins after `whole` bytes.
     fn mend(&mut self, torn: &[u8], whole: u64, number: usize) -> Result<(), Failure> {
         let both = torn.len().min(BEGINNING.len());
         if torn[..both] != BEGINNING[..both] {
@@ -209,12 +209,12 @@ impl Answers {
         self.done.contains(name)
     }
 
-    /// Names of what is answered.
+    /// Names of answered requests.
     pub fn names(&self) -> impl Iterator<Item = &Key> {
         self.done.iter()
     }
 
-    /// Answers that are no success.
+    /// Number of answers that report an error.
     pub fn failed(&self) -> usize {
         self.failed
     }
@@ -222,7 +222,7 @@ impl Answers {
     /// Writes the answer to a request.
     ///
     /// # Errors
-    /// When the file takes it not.
+    /// If the file cannot be written.
     pub fn add(&mut self, custom_id: String, answered: &Answered) -> Result<(), Failure> {
         let status = answered.status.as_u16();
         let body = answered.body.as_deref();
@@ -249,10 +249,10 @@ impl Answers {
         Ok(())
     }
 
-    /// Writes what is wrong with a line.
+    /// Writes why a line is no request.
     ///
     /// # Errors
-    /// When the file takes it not.
+    /// If the file cannot be written.
     pub fn refuse(&mut self, bad: &Bad) -> Result<(), Failure> {
         let field = bad.field;
         let field = field.map_or(String::new(), |field| format!("{field}: "));
@@ -273,7 +273,7 @@ impl Answers {
         Ok(())
     }
 
-    /// All of it is there or nothing, and another reader sees a whole line.
+    /// Writes a line as a whole or not at all: no other reader sees a part of it.
     fn write(&mut self, line: &Answer<'_>, failed: bool) -> Result<(), Failure> {
         let mut text = serde_json::to_vec(line).map_err(|why| self.io(&why))?;
         text.push(b'\n');

@@ -30,7 +30,7 @@ use http::threads::{self, OF_RUNTIME};
 use model::target;
 use model::weights::Progress;
 
-/// Requests under way at once: those that hold a slot, and as many that are read meanwhile.
+/// Requests under way at once: as many as have slots, and as many again that are being read.
 const AT_ONCE: usize = 2 * target::MAX_SEQUENCES;
 /// Time between two progress lines.
 const TOLD_EVERY: Duration = Duration::from_secs(5);

@@ -19,7 +19,7 @@ use http::limits::{BODY_BYTES_MAX, URI_BYTES_MAX};
 const LINE_BYTES_MAX: usize = BODY_BYTES_MAX + 64 * 1024;
 /// Longest name of a request.
 const CUSTOM_ID_BYTES_MAX: usize = 512;
-/// Names that stand twice and are told.
+/// Names used by two requests that are reported.
 const TWICE_TOLD_MAX: usize = 8;
 
 /// Name of an answer: that of its request, or the line of one that has none.
@@ -29,7 +29,7 @@ pub enum Key {
     Line(usize),
 }
 
-/// A request to be answered.
+/// A request that has no answer yet.
 #[derive(Debug)]
 pub struct Wanted {
     pub custom_id: String,
@@ -63,7 +63,7 @@ pub fn key(line: &Line) -> Key {
     }
 }
 
-/// The fields of a line, whatever they hold.
+/// Fields of a line, which may hold anything.
 #[derive(Deserialize)]
 struct Fields<'l> {
     #[serde(borrow, default)]
@@ -119,20 +119,20 @@ fn custom_id(value: Option<&RawValue>) -> Result<String, String> {
     string(value).filter(fits).ok_or(problem)
 }
 
-/// A path on this server.
+/// Path and query of `url`, if these are on this server.
 fn path(url: &str) -> Option<Uri> {
     let fits = url.starts_with('/') && url.len() <= URI_BYTES_MAX;
     url.parse().ok().filter(|_| fits)
 }
 
-/// The file as far as it reached when it was opened: what is appended meanwhile is for the next
-/// run. It is read twice, for its names and for its requests.
+/// The file of requests as long as it was when it was opened; lines appended since are for the next
+/// run. It is read twice: for its names, then for its requests.
 #[derive(Debug)]
 pub struct Requests {
     path: PathBuf,
     file: File,
     bytes: u64,
-    /// Line of each.
+    /// Line of each name.
     names: HashMap<Key, usize>,
 }
 
@@ -163,7 +163,7 @@ impl Requests {
         }
     }
 
-    /// Answers that there will be.
+    /// Number of answers that the file asks for.
     pub fn count(&self) -> usize {
         self.names.len()
     }
@@ -172,8 +172,8 @@ impl Requests {
         self.names.contains_key(name)
     }
 
-    /// Refuses a line that has another name than when the names were read: two answers could have
-    /// that one.
+    /// Refuses a line that has another name than at the first reading: two answers could then have
+    /// the same name.
     ///
     /// # Errors
     /// Names the line.

@@ -44,7 +44,7 @@ const PART_BYTES: u64 = (4 << 30) - (1 << 20);
 const INSTALL_SCRIPT: &str = include_str!("install.sh");
 const READ_ME: &str = include_str!("bundle.txt");
 
-/// File of a bundle that is not whole.
+/// File that marks a bundle as incomplete.
 const UNFINISHED: &str = ".unfinished";
 const MODE: u32 = 0o644;
 const MODE_PROGRAM: u32 = 0o755;
@@ -64,7 +64,7 @@ pub fn run(options: &Bundle) -> Result<(), Failure> {
         dest: &dest,
         sums: BTreeMap::new(),
     };
-    // The program that runs, even if another file has its name by now.
+    // The running program, even if its path leads to another file by now.
     let own = Path::new("/proc/self/exe");
     let own = File::open(own).map_err(|why| unreadable(own, &why))?;
     let own = Piece::of(own, target::BINARY.into(), None)?;
@@ -81,7 +81,7 @@ pub fn run(options: &Bundle) -> Result<(), Failure> {
             writer.cut(piece, &format!("{WEIGHTS}/{name}"), part, MODE)?;
         }
     }
-    // Last: a folder without it is no bundle.
+    // Written last: a folder without this list is no bundle.
     let sums = Sums(std::mem::take(&mut writer.sums)).text();
     writer.text(SUMS, &sums, MODE)?;
     let ended = dest.remove(&Beneath::parse(UNFINISHED).expect("a plain name"));
@@ -93,8 +93,8 @@ pub fn run(options: &Bundle) -> Result<(), Failure> {
     ))
 }
 
-/// Makes a folder, or takes one that is empty or that a run which was killed left; it is marked as
-/// unfinished.
+/// Makes a folder and marks it as incomplete. An existing one must be empty, or left by a run that
+/// was killed.
 fn empty_folder(path: &Path) -> io::Result<Dir> {
     let wrong = |problem| io::Error::new(io::ErrorKind::InvalidInput, problem);
     let (parent, name) = Beneath::last(path)?;

@@ -41,7 +41,7 @@ pub struct Import {
 }
 
 const MODE: u32 = 0o644;
-/// Ends of the names of files that hold weights.
+/// Suffixes of the names of files that hold weights.
 const OF_WEIGHTS: [&str; 2] = [".safetensors", ".packed"];
 
 /// Copies, verifies, and makes the directory appear at once.
@@ -80,7 +80,7 @@ fn bundle_at(source: &Path) -> Result<Option<Dir>, Failure> {
     match Dir::open(source) {
         Ok(dir) => Ok(matches!(dir.look(&sums), Ok(Some(_))).then_some(dir)),
         Err(why) if why.kind() == io::ErrorKind::InvalidInput => Err(unwritable(source, &why)),
-        // A packed file, or nothing: who looks for weights there says what is wrong.
+        // A packed file, or nothing: the reader of weights at this path says what is wrong.
         Err(_) => Ok(None),
     }
 }
@@ -101,11 +101,11 @@ fn of_directory(directory: &Path) -> Result<Weights, Failure> {
     Ok(weights)
 }
 
-/// Files to be carried, open, by the names that they have elsewhere: those that a server reads,
-/// whatever else lies beside them.
+/// Open files to be copied, by their paths in the new folder: those that a server reads, and no
+/// others.
 ///
 /// # Errors
-/// If one cannot be read, or is not that of who placed it.
+/// If one cannot be read, or belongs to another user than the one who placed it.
 pub fn carried(files: &Files) -> Result<Weights, Failure> {
     match files {
         Files::Embedded => Ok(Weights::new()),
@@ -129,7 +129,7 @@ pub fn carried(files: &Files) -> Result<Weights, Failure> {
     }
 }
 
-/// A name of an index as a path.
+/// A file name in the weights' index, as a path.
 fn plain(name: &str) -> Result<Beneath, Failure> {
     Beneath::parse(name)
         .map_err(|why| Failure::new(Exit::Config, format!("the file name {name:?} {why}")))
@@ -225,7 +225,7 @@ pub fn fill(
     Ok(stage)
 }
 
-/// Whether what was brought can be served; packed weights are read whole.
+/// Whether the imported weights can be served; packed weights are read whole.
 fn check(directory: &Path) -> Result<(), WeightsError> {
     let files = Files::at(directory)?;
     let progress = Arc::new(Progress::default());

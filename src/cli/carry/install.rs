@@ -87,7 +87,8 @@ impl Root {
         Ok((Dir::make(&self.path.join(folder))?, name))
     }
 
-    /// Opens the folder that holds a path, if it is there; with it the last name.
+    /// Opens the folder that holds a path, with the last name of the path; None if it does not
+    /// exist.
     pub(super) fn open(&self, path: &Beneath) -> io::Result<Option<(Dir, Beneath)>> {
         let (folder, name) = Beneath::last(Path::new(path.as_str()))?;
         match Dir::open(&self.path.join(folder)) {
@@ -96,7 +97,7 @@ impl Root {
         }
     }
 
-    /// Whether anything is there, be it a link.
+    /// Whether a file, folder or link has this path.
     pub(super) fn is_there(&self, path: &Beneath) -> bool {
         let found = self.open(path).ok().flatten();
         found.is_some_and(|(folder, name)| matches!(folder.look(&name), Ok(Some(_))))
@@ -116,7 +117,7 @@ pub(super) fn weights() -> Beneath {
     path(&format!("{WEIGHTS}/{}", target::BINARY))
 }
 
-/// Folder of the weights that this build of it reads.
+/// Folder of the weights that this build of the binary reads.
 fn own_weights() -> Beneath {
     weights().join(&path(&packed::folder_name(READER.layout)))
 }
@@ -142,7 +143,8 @@ fn wanted() -> Beneath {
     ))
 }
 
-/// Content of what is written by this program itself, where weights are `brought` or inside.
+/// Contents of the files that this program writes itself. `brought`: weights lie outside of the
+/// binary.
 fn texts(brought: bool) -> BTreeMap<Beneath, String> {
     let weights = match brought {
         true => format!("weights = \"/{}\"", weights()),
@@ -186,7 +188,7 @@ pub fn run(options: &Install) -> Result<(), Failure> {
     if let Some(weights) = &weights {
         placed.add_weights(&brought, weights.dir(), &own_weights())?;
     }
-    // Before anything moves: `uninstall` removes the leavings of a run that is killed.
+    // Written before anything moves, so that `uninstall` also removes what a killed run leaves.
     older.with(&placed).write(&root)?;
     move_all(&root, weights, staged, &texts)?;
     older.without(&placed).remove(&root)?;
@@ -194,7 +196,7 @@ pub fn run(options: &Install) -> Result<(), Failure> {
     boot::print(&what_next(&root, kept.as_deref(), is_upgrade))
 }
 
-/// Program and weights of a bundle, open, as its list states them.
+/// Program and weights of a bundle, opened, as its list of digests states them.
 fn chosen(bundle: &Path, key: Option<&Path>) -> Result<(Piece, Weights), Failure> {
     let opened = Dir::open(bundle).map_err(|why| transfer::unreadable(bundle, &why))?;
     let sums = Sums::read(&opened, key)?;
@@ -229,7 +231,8 @@ fn move_all(
     texts.try_for_each(|(path, text)| write(root, path, text).map_err(|why| failed(path, &why)))
 }
 
-/// Next steps for the operator; `kept` is the text that was not written over the settings.
+/// Next steps for the operator; `kept`: settings that were not written, since a file of settings
+/// exists.
 fn what_next(root: &Root, kept: Option<&str>, is_upgrade: bool) -> String {
     let name = target::BINARY;
     let line = kept.and_then(|text| text.lines().find(|line| line.starts_with("weights")));
@@ -278,7 +281,7 @@ fn installed_weights(root: &Root) -> Vec<Dir> {
     binaries.iter().flat_map(below).collect()
 }
 
-/// Links an equal file of another folder, every byte compared, into this one.
+/// Links a file of another folder into this one if it is equal, byte by byte.
 fn link_equal(others: &[Dir], copy: &Copy<'_>, into: &Dir) -> io::Result<bool> {
     for other in others {
         let Ok(file) = other.read(&copy.to) else {
@@ -320,7 +323,7 @@ pub(super) fn write(root: &Root, path: &Beneath, text: &str) -> io::Result<()> {
     output.finish()
 }
 
-/// Removes what [`run`] recorded, and each folder that is empty then.
+/// Removes the files that [`run`] recorded, and folders that are empty then.
 pub fn remove(options: &Uninstall) -> Result<(), Failure> {
     let root = Root::new(&options.root);
     let record = Record::read(&root)?;
@@ -333,7 +336,7 @@ pub fn remove(options: &Uninstall) -> Result<(), Failure> {
     if record.is_empty() {
         return none_recorded(&root);
     }
-    // The program goes last: until then it can be told again to remove the rest.
+    // The program goes last: until then `uninstall` can be run again to remove the rest.
     let mut program = Record::default();
     program.keep(&record, &binary());
     let mut said = record.without(&program).remove(&root)?;
@@ -361,7 +364,7 @@ fn forget_unfinished(root: &Root) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes the link to a unit that is gone.
+/// Removes the link to a unit that no longer exists.
 fn forget_wanted(root: &Root) -> io::Result<()> {
     let Some((folder, name)) = root.open(&wanted())? else {
         return Ok(());
@@ -385,7 +388,7 @@ fn none_recorded(root: &Root) -> Result<(), Failure> {
         );
         return Err(Failure::new(Exit::Config, message));
     }
-    // A run that was killed at its end leaves the folder.
+    // A run that was killed near its end leaves the folder.
     record::remove_if_empty(root, &weights());
     boot::print("nothing is installed\n")
 }

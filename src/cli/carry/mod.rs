@@ -15,7 +15,7 @@ pub mod transfer;
 
 /// The list of digests, in the format of `sha256sum`.
 pub const SUMS: &str = "SHA256SUMS";
-/// Its signature, by minisign.
+/// Signature of the list of digests, by minisign.
 pub const SIGNATURE: &str = "SHA256SUMS.minisig";
 /// Folder of a bundle with the files of the weights.
 pub const WEIGHTS: &str = "weights";

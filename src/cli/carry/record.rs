@@ -110,13 +110,13 @@ impl Record {
         Ok(())
     }
 
-    /// Takes over the lines of `other` about a path.
+    /// Adds the lines of `other` for a path.
     pub fn keep(&mut self, other: &Record, path: &Beneath) {
         let lines = other.0.iter().filter(|(found, _)| found == path);
         self.0.extend(lines.cloned());
     }
 
-    /// Lines of both.
+    /// Record with the lines of both.
     pub fn with(&self, other: &Record) -> Record {
         Record(self.0.union(&other.0).cloned().collect())
     }
@@ -132,7 +132,8 @@ impl Record {
         self.0.contains(&(path.clone(), digest.to_string()))
     }
 
-    /// Removes the files, but for those that somebody changed since; a line about each of these.
+    /// Removes the recorded files, except those that were changed since; returns a line about each
+    /// of these.
     pub fn remove(&self, root: &Root) -> Result<String, Failure> {
         let mut kept = String::new();
         for path in self.paths().collect::<BTreeSet<_>>() {
@@ -145,7 +146,8 @@ impl Record {
         Ok(kept)
     }
 
-    /// Whether the file is gone. Files of weights are removed unread, since nobody edits them.
+    /// Removes a file; returns whether it is gone. Files of weights are not read before, since
+    /// nobody edits them.
     fn remove_one(&self, root: &Root, path: &Beneath) -> io::Result<bool> {
         let Some((folder, name)) = root.open(path)? else {
             return Ok(true);
@@ -167,8 +169,8 @@ impl Record {
     }
 }
 
-/// Removes the folder `path`, or the one that holds the file of that path, if it is empty: one that
-/// holds something else is somebody else's too.
+/// Removes the folder `path`, or the folder that holds a file of this path, if it is empty: other
+/// files in it belong to somebody else.
 pub fn remove_if_empty(root: &Root, path: &Beneath) {
     for path in [Some(path.clone()), path.split().0].into_iter().flatten() {
         if is_ours(&path)
@@ -179,7 +181,7 @@ pub fn remove_if_empty(root: &Root, path: &Beneath) {
     }
 }
 
-/// Whether a folder is one that `install` makes, and no folder of the system.
+/// Whether a folder is one that `install` makes, not one of the system's.
 fn is_ours(path: &Beneath) -> bool {
     let name = path.split().1;
     let of_atlas = ["var/lib/atlas", "etc/atlas"];

@@ -23,7 +23,7 @@ pub struct Stage {
     name: Beneath,
     beside: Beneath,
     dir: Dir,
-    /// Locked as long as this run lasts.
+    /// Handle that locks the folder until this run ends.
     handle: File,
 }
 
@@ -31,14 +31,14 @@ impl Stage {
     /// Continues a folder that an earlier run of this user left next to `name`, or makes one.
     ///
     /// # Errors
-    /// `ResourceBusy` while another run fills it; the operating system's.
+    /// `ResourceBusy` while another run fills it; the operating system's error.
     pub fn of(parent: Dir, name: Beneath) -> io::Result<Stage> {
         for beside in leavings(&parent, &name) {
             let dir = parent.folder(&beside)?;
             if is_private(&dir.stat()?) {
                 return Stage::lock(parent, name, beside, dir);
             }
-            // It has had its place, and was exchanged for a newer one.
+            // The folder was renamed to its final name and then exchanged for a newer one.
             discard_one(&parent, &beside)?;
         }
         let beside = beside(&name);
@@ -53,7 +53,7 @@ impl Stage {
         let handle = dir.readable()?;
         match handle.try_lock() {
             Err(TryLockError::WouldBlock) => return Err(busy()),
-            // A file system without locks.
+            // The file system has no locks.
             Err(TryLockError::Error(_)) | Ok(()) => {}
         }
         Ok(Stage {
@@ -80,7 +80,7 @@ impl Stage {
         others.try_for_each(|name| self.dir.remove(&name))
     }
 
-    /// Whether the name still leads to the folder that was filled.
+    /// Checks that the name still leads to the folder that was filled.
     fn check_own(&self) -> io::Result<()> {
         let identity = |stat: Stat| (stat.st_dev, stat.st_ino);
         let found = self.parent.look(&self.beside)?.map(identity);
@@ -90,11 +90,11 @@ impl Stage {
         }
     }
 
-    /// Renames the folder to its name. A folder that was there is removed afterwards; processes
-    /// that have its files open keep them.
+    /// Renames the folder to its final name. An older folder of that name is removed afterwards;
+    /// processes that have its files open go on with these.
     ///
     /// # Errors
-    /// The operating system's; what was there is there still.
+    /// The operating system's error; the older folder is still there then.
     pub fn finish(self) -> io::Result<()> {
         let (parent, name, beside) = (&self.parent, &self.name, &self.beside);
         let old = match parent.look(name)? {
@@ -139,7 +139,7 @@ fn exchange(parent: &Dir, new: &Beneath, old: &Beneath) -> Result<(), Errno> {
 /// Removes folders that killed runs left next to `name`.
 ///
 /// # Errors
-/// `ResourceBusy` while a run goes on; the operating system's.
+/// `ResourceBusy` while a run goes on; the operating system's error.
 pub fn discard(parent: &Dir, name: &Beneath) -> io::Result<()> {
     let mut left = leavings(parent, name).into_iter();
     left.try_for_each(|beside| discard_one(parent, &beside))
@@ -169,7 +169,7 @@ fn is_private(stat: &Stat) -> bool {
     is_own(stat) && stat.st_mode & PERMISSIONS == PRIVATE
 }
 
-/// Whether others can exchange what is in a folder.
+/// Whether other users can exchange files in a folder.
 fn is_open(stat: &Stat) -> bool {
     stat.st_mode & WRITABLE_BY_OTHERS != 0 || !trusted().contains(&stat.st_uid)
 }

@@ -19,15 +19,15 @@ use model::weights::hex::hex;
 /// Bytes that are read at once.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// A whole file, or one of its parts in a bundle. It is opened when it is listed, so that the file
-/// that was checked is the one that is copied.
+/// A whole file, or one of its parts in a bundle. It is opened when it is found, so that the copied
+/// file is the one that was checked.
 #[derive(Debug)]
 pub struct Piece {
     file: File,
     /// Path for messages.
     shown: PathBuf,
     pub bytes: u64,
-    /// Digest that it must have, where that is known.
+    /// Digest that the piece must have, if known.
     pub sha256: Option<String>,
 }
 
@@ -59,7 +59,7 @@ impl Piece {
     }
 }
 
-/// A file to be made of its pieces.
+/// A file to be made from pieces.
 #[derive(Debug)]
 pub struct Copy<'a> {
     pub pieces: &'a [Piece],
@@ -73,7 +73,7 @@ impl Copy<'_> {
         self.pieces.iter().map(|piece| piece.bytes).sum()
     }
 
-    /// Whether the pieces are what `file` holds; reads it.
+    /// Whether `file` holds the pieces and nothing else; reads it.
     pub fn is_in(&self, file: &File) -> io::Result<bool> {
         let mut at = 0;
         for piece in self.pieces {
@@ -87,11 +87,11 @@ impl Copy<'_> {
     }
 }
 
-/// Copies all in order into a folder that only this run writes. Bytes that are there already are
-/// compared instead of copied.
+/// Makes all files in order, in a folder that only this run writes to. Bytes that an earlier run
+/// wrote are compared instead of copied.
 ///
 /// # Errors
-/// The file that is damaged or cannot be read or written, and how to go on.
+/// Names the file that is damaged or cannot be read or written, and how to go on.
 pub fn run(copies: &[Copy<'_>], into: &Dir) -> Result<(), Failure> {
     require_space(copies, into)?;
     let mut meter = Meter::new(copies.iter().map(Copy::bytes).sum());
@@ -136,10 +136,10 @@ fn one(copy: &Copy<'_>, into: &Dir, meter: &mut Meter) -> Result<(), Failure> {
     bring(copy, &mut file, &path, meter)
 }
 
-/// Copies all into one open file, which `path` names in messages.
+/// Copies all pieces into one open file, which `path` names in messages.
 ///
 /// # Errors
-/// The piece that is damaged or cannot be read, or that the file cannot be written.
+/// Names the piece that is damaged or cannot be read, or the file that cannot be written.
 pub fn into_file(copy: &Copy<'_>, file: &mut File, path: &Path) -> Result<(), Failure> {
     bring(copy, file, path, &mut Meter::new(copy.bytes()))
 }
@@ -157,7 +157,7 @@ fn bring(copy: &Copy<'_>, file: &mut File, path: &Path, meter: &mut Meter) -> Re
     ended.map_err(|why| unwritable(path, &why))
 }
 
-/// Opens the file of an earlier run, or makes it.
+/// Opens the file that an earlier run left, or makes it.
 fn opened(copy: &Copy<'_>, into: &Dir) -> io::Result<File> {
     if let (Some(folder), _) = copy.to.split() {
         into.make_folder(&folder, 0o755)?;
@@ -180,7 +180,7 @@ fn piece_into(
     let before = meter.done;
     let present = file.metadata().map_or(0, |found| found.len());
     let present = present.saturating_sub(start);
-    // Nothing that was there is trusted without a digest.
+    // Without a digest, bytes of an earlier run are not trusted.
     let known = piece.sha256.is_some();
     let kept = if known { present.min(piece.bytes) } else { 0 };
     for kept in [kept, 0] {
@@ -204,7 +204,7 @@ fn piece_into(
     Ok(())
 }
 
-/// Digest of a piece whose first `kept` bytes are taken from the file as they are.
+/// Digest of a piece whose first `kept` bytes are read from the new file instead.
 fn continued(
     piece: &Piece,
     file: &mut File,
@@ -232,11 +232,11 @@ fn continued(
     Ok(hex(&digest.finalize()))
 }
 
-/// Appends `most` bytes of a file from `start` on, or those that there are, to another; their
+/// Appends the bytes of a file from `start` on, at most `most` of them, to another; returns their
 /// digest.
 ///
 /// # Errors
-/// If one cannot be read or the other not be written.
+/// If one cannot be read or the other cannot be written.
 pub fn copy_range(
     from: &Piece,
     start: u64,
@@ -253,7 +253,8 @@ pub fn copy_range(
     Ok(hex(&digest.finalize()))
 }
 
-/// Gives `take` the bytes of a file from `at` on, `most` of them at most; how many there were.
+/// Passes the bytes of a file from `at` on, at most `most` of them, to `take`; returns how many
+/// there were.
 fn each_chunk<E>(
     file: &File,
     at: u64,
@@ -277,7 +278,7 @@ fn each_chunk<E>(
     Ok(done)
 }
 
-/// Digest of `most` bytes of a file from `at` on, or of those that there are.
+/// Digest of the bytes of a file from `at` on, at most `most` of them.
 pub fn digest(file: &File, at: u64, most: u64) -> io::Result<String> {
     let mut digest = Sha256::new();
     each_chunk(
@@ -303,7 +304,7 @@ pub fn unreadable(path: &Path, why: &io::Error) -> Failure {
 pub fn unwritable(path: &Path, why: &io::Error) -> Failure {
     use io::ErrorKind as Kind;
     let (exit, fix) = match why.kind() {
-        // The reason names the fix.
+        // The text of the error names the fix.
         Kind::InvalidInput => {
             return Failure::new(Exit::Usage, format!("{}: {why}", path.display()));
         }

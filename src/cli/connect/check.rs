@@ -1,4 +1,4 @@
-//! `connect --check`: what a client sends first, sent to the server, and what comes of it.
+//! `connect --check`: what a client sends first, sent to the server, and the answers.
 
 use std::time::Duration;
 
@@ -11,13 +11,12 @@ use crate::bench::client::{Connection, Endpoint, Outgoing};
 use crate::cli::{Exit, Failure};
 use crate::start::machine::{self, Finding};
 
-/// Longest wait for the first token: a prompt of an agent waits for its turn and is computed.
+/// Longest wait for the first token: an agent's prompt is long, and may wait for other requests.
 const FIRST_TOKEN_TIMEOUT: Duration = Duration::from_secs(300);
-/// Characters of it that are shown.
+/// Characters of an answer that are shown.
 const SHOWN_CHARS_MAX: usize = 40;
 
-/// Requests that were recorded of a client, in lines of which the first is its first; texts of
-/// agents are cut in them.
+/// Recorded requests of a client, one a line in their order; texts of agents are shortened in them.
 macro_rules! recording {
     ($name:literal) => {
         include_str!(concat!(
@@ -32,7 +31,7 @@ macro_rules! recording {
 /// Prints a line for each step.
 ///
 /// # Errors
-/// When the address is none, or a step failed.
+/// If the address is not valid, or a step failed.
 pub(super) fn run(options: &Connect) -> Result<(), Failure> {
     let endpoint = Endpoint::parse(&options.url, Some(options.key.clone()))
         .map_err(|why| Failure::new(Exit::Usage, why))?;
@@ -41,7 +40,7 @@ pub(super) fn run(options: &Connect) -> Result<(), Failure> {
     machine::report(&runtime.block_on(steps(options, &endpoint)))
 }
 
-/// The steps of a check: each with what was sent, and what came or why not.
+/// The steps of a check: each with what was sent, and the answer or the error.
 async fn steps(options: &Connect, endpoint: &Endpoint) -> Vec<Finding> {
     let mut connection = match endpoint.connect().await {
         Ok(connection) => connection,
@@ -50,7 +49,7 @@ async fn steps(options: &Connect, endpoint: &Endpoint) -> Vec<Finding> {
     let listed = listed(&mut connection, &options.model).await;
     let (sender, outgoing) = first(options);
     let sent = format!("POST {} {sender}", outgoing.path);
-    // The server may have closed the connection with what it refused.
+    // The server may have answered and closed the connection before all was sent.
     let came = match endpoint.connect().await {
         Ok(mut connection) => timeout(FIRST_TOKEN_TIMEOUT, connection.first_text(outgoing)).await,
         Err(why) => Ok(Err(why)),
@@ -71,7 +70,7 @@ fn step(sent: &str, came: Result<String, String>) -> Finding {
     came.map(named).map_err(named)
 }
 
-/// List of the server, where the model that the client asks for is among it.
+/// Checks that the server lists the model that the client asks for.
 async fn listed(connection: &mut Connection, model: &str) -> Result<String, String> {
     let list = connection.read("/v1/models").await?;
     let models = list["data"].as_array().into_iter().flatten();
@@ -85,7 +84,7 @@ async fn listed(connection: &mut Connection, model: &str) -> Result<String, Stri
     }
 }
 
-/// The first request of a client, and as who sends it.
+/// Words for messages about who sends the first request of a client, and the request.
 fn first(options: &Connect) -> (String, Outgoing) {
     let recorded = match options.client {
         Client::Claude => recording!("claude-edit"),
@@ -124,7 +123,7 @@ fn first(options: &Connect) -> (String, Outgoing) {
     (format!("as {sender} sends it first{cut}"), outgoing)
 }
 
-/// The least that a client sends of which nothing was recorded.
+/// The smallest request of a client of which none was recorded.
 fn least(options: &Connect) -> (String, Outgoing) {
     let named = CLIENTS.iter().find(|(_, client)| *client == options.client);
     let name = named.map_or("this client", |(name, _)| name);

@@ -1,5 +1,5 @@
-//! Settings of each client as a text to copy, with where they belong as a comment in front where
-//! the form has comments.
+//! Settings of each client as a text to copy. Where their form has comments, the first says where
+//! they belong.
 
 use std::fmt::Write;
 
@@ -49,7 +49,7 @@ fn file(location: &str, content: &Value) -> String {
     format!("// {location}\n{content:#}\n")
 }
 
-/// Lines of a shell that write a file, for a reader that takes no comments in it.
+/// Lines of a shell that write a file in a form without comments.
 fn written(location: &str, content: &Value) -> String {
     format!("cat > {location} <<'END'\n{content:#}\nEND\n")
 }
@@ -112,7 +112,7 @@ fn cline(options: &Connect) -> String {
     )
 }
 
-/// The file tells how much fits: Aider knows models by their names alone.
+/// Aider knows the context of models by their names alone, so a file states it.
 fn aider(options: &Connect) -> String {
     let Connect { model, key, .. } = options;
     let location = format!("in the shell that starts `aider --model openai/{model}`");

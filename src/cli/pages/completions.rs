@@ -51,7 +51,7 @@ complete -F _{name} {name}
     )
 }
 
-/// Verbs of two words become the verb that flags are looked up by.
+/// Cases of a shell script that recognise verbs of two words, under which flags are looked up.
 fn nested(command: &Command) -> String {
     let verbs = verbs(command);
     let two = verbs.iter().filter(|(words, _)| words.len() > 1);

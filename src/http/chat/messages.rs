@@ -182,7 +182,7 @@ fn called(function: &Object<'_>) -> Result<Value, ApiError> {
     Ok(json!({"name": name, "arguments": arguments}))
 }
 
-/// The tool that a call names whose argument is one free text.
+/// The tool named by a call with one free text, which becomes its argument [`CUSTOM_ARGUMENT`].
 fn called_with_text(custom: &Object<'_>) -> Result<Value, ApiError> {
     let name = custom.require("name")?.string()?;
     let input = custom.require("input")?.string()?;

@@ -122,7 +122,7 @@ fn end_with(usage: &Value, out: &mut Vec<u8>) {
     let _ = write!(out, "],\"usage\":{usage}}}\n\n");
 }
 
-/// Tells what was cached.
+/// Name of the member that tells how many tokens of the prompt came from the cache.
 const PROMPT_DETAILS: &str = "prompt_tokens_details";
 
 /// The usage of a whole answer.

@@ -115,7 +115,7 @@ impl CompletionRequest {
     }
 }
 
-/// `least` stands before the number where there may be more.
+/// Error for a prompt of `tokens` tokens; `least` stands before the number where there may be more.
 fn too_long(tokens: usize, least: &str, context: usize) -> ApiError {
     ApiError::context(
         "prompt",
@@ -124,7 +124,7 @@ fn too_long(tokens: usize, least: &str, context: usize) -> ApiError {
     )
 }
 
-/// Largest length of a reply; 0 where the prompt is what the answer tells.
+/// Largest length of a reply in tokens; may be 0 where the answer includes the prompt (`echo`).
 fn length(object: &Object<'_>, prompt_told: bool) -> Result<Length, ApiError> {
     let length = Length::read(object, &["n_predict", "max_tokens"], 0)?;
     match length {

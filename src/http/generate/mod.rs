@@ -128,7 +128,7 @@ impl Ask {
 /// Answer to a request.
 pub enum Answer {
     Whole(Value),
-    /// Its JSON.
+    /// JSON of the whole answer, already written.
     Text(String),
     Stream(Box<ReplyStream>),
 }

@@ -14,7 +14,8 @@ const BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Wordings {
     bad_words: Vec<String>,
-    /// Texts that break a repetition; empty without a rule that asks.
+    /// Texts that break a repetition; empty if the request does not penalise repetitions by the DRY
+    /// rule.
     breakers: Vec<String>,
 }
 

@@ -201,7 +201,7 @@ fn tool_result(
     out.push_result(Some(&id), message)
 }
 
-/// A block of a tool's result, with a word in the place of what is no text.
+/// Text of a block of a tool's result; a placeholder for a block that is no text.
 fn result_block<'v>(
     field: &Field<'v>,
     told: &mut ConversationTools,

@@ -34,7 +34,8 @@ pub struct Input {
 }
 
 impl Input {
-    /// Text that is complete with `json` and was not told yet, and a comma behind it.
+    /// Takes more of the input's JSON. Returns the text, not yet returned, up to the last complete
+    /// value and the comma after it.
     pub fn push(&mut self, json: &str) -> String {
         self.held.push_str(json);
         json.bytes().for_each(|byte| self.take(byte));

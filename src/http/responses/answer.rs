@@ -546,7 +546,7 @@ fn history(request: &StoredRequest, said: Vec<Value>) -> String {
         last["content"] = Value::from(text);
         history = Value::from(messages).to_string();
     }
-    // Both are lists in JSON, and neither is empty once the reply says something.
+    // `history` is a JSON list and not empty: its last bracket gives way to the message.
     for message in said {
         history.pop();
         history.push_str(&format!(",{message}]"));

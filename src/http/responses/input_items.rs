@@ -12,8 +12,8 @@ use super::store::{Item, Store};
 /// Items of a page where a client does not say how many.
 const PAGE_DEFAULT: usize = 20;
 
-/// The items of the field `input` in full: each has an id and a type, and one that was referred to
-/// by its id is there itself.
+/// The items of the field `input` in full, with their ids: an item that stands for another by its
+/// id is replaced by that one, and missing ids and types are added.
 pub fn of(input: &Value, store: &Store) -> Vec<Item> {
     let text = |text: &str| json!([{"type": "input_text", "text": text}]);
     let items = match input {

@@ -88,7 +88,8 @@ pub async fn input_tokens(
 /// The JSON of a response that is being written or stored. `query` is that of the URI.
 ///
 /// # Errors
-/// When `owner` has none such, or it is to be streamed again.
+/// If `owner` has no response `id`, or `query` asks for a stream, which only the first request
+/// gets.
 pub fn known(
     state: &ServerState,
     owner: Option<KeyId>,

@@ -283,7 +283,7 @@ fn repeated(object: &Object<'_>, ask: &Ask, stored: bool) -> Result<Map<String, 
         Value::Object(map) => map,
         _ => Map::new(),
     };
-    // It bounds the calls that a server makes by itself: here there are none.
+    // `max_tool_calls` limits calls that a server makes by itself; this server makes none.
     if let Some(most) = object.integer("max_tool_calls", 0..=i64::MAX)? {
         fields.insert("max_tool_calls".to_string(), Value::from(most));
     }

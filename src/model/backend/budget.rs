@@ -14,7 +14,7 @@ const MEBIBYTE: u64 = 1 << 20;
 #[derive(Clone, Debug)]
 pub struct Budget {
     files: Files,
-    /// Bytes that are left to other programs; none if the model does not lie in host memory.
+    /// Bytes that are left to other programs; None if the model is not in host memory.
     reserve: Option<u64>,
 }
 
@@ -45,7 +45,7 @@ impl Budget {
     /// Checks that `bytes` more may be taken.
     ///
     /// # Errors
-    /// `DeviceError::Memory` when there is less than that.
+    /// `DeviceError::Memory` if fewer are left.
     pub fn check(&self, bytes: u64) -> Result<(), DeviceError> {
         let Some((left, bound)) = self.least().filter(|(left, _)| *left < bytes) else {
             return Ok(());

@@ -6,7 +6,7 @@ use step::executor::DeviceError;
 pub trait Timed {
     type Clock: Clock;
 
-    /// A clock of the work that is queued from here on.
+    /// A clock for work that is queued from now on.
     fn clock(&self) -> Result<Self::Clock, DeviceError>;
 }
 
@@ -14,7 +14,7 @@ pub trait Timed {
 pub trait Clock {
     type Mark;
 
-    /// Bytes that the clock takes of the device's memory, which no plan of a model has.
+    /// Bytes of the device's memory that the clock takes, which plans of a model do not include.
     fn bytes(&self) -> u64;
     /// Keeps the device busy, so that operations queued next wait only for those before them and
     /// not for the host.
@@ -23,7 +23,7 @@ pub trait Clock {
     fn mark(&mut self) -> Result<Self::Mark, DeviceError>;
     /// Seconds from one mark to a later one; waits for both.
     fn seconds(&self, from: &Self::Mark, to: &Self::Mark) -> Result<f64, DeviceError>;
-    /// Reads so many bytes, which no cache has, at the speed of the device's memory: the shortest
-    /// time of an operation that needs them.
+    /// Reads `bytes` that no cache holds, at the speed of the device's memory: the shortest time of
+    /// an operation that needs as many.
     fn read_bytes(&mut self, bytes: u64) -> Result<(), DeviceError>;
 }

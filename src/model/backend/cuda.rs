@@ -63,7 +63,7 @@ pub use route::Experts;
 use steps::Steps;
 use storage::{Order, Storage};
 
-/// Nothing of experts, for a model that has none.
+/// Stand-ins for constants of experts, for a model that has none.
 #[cfg(not(has = "experts"))]
 mod route {
     use ffi::{Device, Stream};
@@ -84,7 +84,7 @@ mod route {
     }
 }
 
-/// Nothing of Gated DeltaNet, for a model that has none.
+/// Stand-ins for constants of recurrent layers, for a model that has none.
 #[cfg(not(has = "delta"))]
 mod delta {
     pub const RECORDS: usize = 0;
@@ -98,8 +98,8 @@ const NEEDED: Needed = Needed {
     partition: target::PARTITION.is_some(),
 };
 
-/// Longest time of a call, but for a step with a prompt: a step of decoding reads all memory at
-/// most once, which takes a GB10 half a second.
+/// Longest time of a call without a prompt: a step of decoding reads all memory at most once, which
+/// takes a GB10 half a second.
 const PATIENCE: Duration = Duration::from_secs(4);
 /// Factor by which a step with a prompt may take longer. The longest is a whole prefill at the end
 /// of the longest context: of a 35B-A3B with 8192 rows after 122,880 positions, 2.2e14
@@ -107,40 +107,42 @@ const PATIENCE: Duration = Duration::from_secs(4);
 /// shares the host's memory, 3 s if that comes as near to its peak, and a healthy one must not be
 /// given up.
 const PROMPT_PATIENCE: u32 = if target::HOST_RESERVE.is_some() { 3 } else { 1 };
-/// Most rows of a step, or of what is in no cell of it, whose kernels stream keys for few rows.
+/// Most rows of a step, or of its rows outside of cells, for which kernels that stream keys for few
+/// rows are used.
 const FEW_ROWS: usize = 64;
-/// Rows that lie together as operands, and places of an expert.
+/// Rows that are stored together as operands; an expert's places are a multiple of them.
 const OPERAND_ROWS: usize = 8;
-/// Longest sum of a product but those of experts.
+/// Longest sum of a product, without those of experts.
 const WIDEST: usize = largest(&[2 * HIDDEN, attend::WIDEST, Block::MIXED, WIDEST_MLP]);
-/// Inner width of the widest MLP, or of that beside experts, 0 without one.
+/// Inner width of the widest MLP, of those beside experts too; 0 without one.
 const WIDEST_MLP: usize = most(
     largest(&each_mlp![M => <M as crate::shapes::Mlp>::INTERMEDIATE]),
     largest(&each_experts![E => <E as crate::shapes::Experts>::BESIDE]),
 );
-/// Elements of the widest row of a step: of those that operations take, and of its turns.
+/// Elements of a step's widest row: among rows that operations take, and all turns of a row
+/// together.
 const WIDEST_ROW: usize = largest(&[2 * HIDDEN, Block::WIDEST, route::WIDEST_ROW, WIDEST_MLP]);
 /// Blocks of the model.
 type Block = AnyBlock<Cuda>;
-/// Storages of the matrices of one `norm_linear`, each of which may have the rows laid out anew.
+/// Matrices' storages of one `norm_linear`, each of which may need the rows in another layout.
 const NORMED_STORAGES: usize = 2;
-/// Bytes of rows as operands of tensor instructions, which are F16: those of the longest sums, or
-/// those of `NORMED_STORAGES`.
+/// Bytes of rows as F16 operands of tensor instructions: those of the longest sums, or those of
+/// `NORMED_STORAGES`.
 const ROWS_BYTES: usize =
     2 * ROWS_MAX.next_multiple_of(OPERAND_ROWS) * most(WIDEST, NORMED_STORAGES * HIDDEN);
-/// Bytes of few rows that all blocks hold, which are F16.
+/// Bytes of the F16 rows, few of them, that each block holds.
 const HELD_BYTES: usize = 2 * FEW_ROWS * HIDDEN;
-/// One kernel at a time has operands.
+/// Bytes of operands: one kernel at a time uses them.
 const OPERAND_BYTES: usize = largest(&[HELD_BYTES, ROWS_BYTES, route::OPERAND_BYTES]);
-/// Bytes that `gated_delta` prepares of a step's cells, or that weights lie in on their way to
-/// their place, bytes.
+/// Bytes that `gated_delta` prepares for a step's cells; while weights are loaded, they pass
+/// through these.
 const RECORDS: usize = most(delta::RECORDS, load::RECORDS_MIN);
-/// Numbers of blocks that have stored theirs, a tile of few rows having one of each group of query
-/// heads, or of those that have read.
+/// Counters of blocks: of those that have stored their results, for each group of query heads of
+/// few rows' tiles, or of those that have read their inputs.
 const ARRIVED: usize = most(FEW_ROWS * attend::GROUPS, delta::ARRIVED);
 // A step of decoding has few rows, so `attention` has room for its splits.
 const _: () = assert!(MAX_SEQUENCES <= FEW_ROWS);
-/// Parts of the rows that `top_k` takes.
+/// Parts into which `top_k` divides rows, in a step.
 const PARTS: usize = ENDS_MAX * TOP_K_CHUNKS * TOP_K_PARTS;
 
 const fn most(a: usize, b: usize) -> usize {
@@ -155,28 +157,28 @@ const fn least(a: usize, b: usize) -> usize {
 pub struct Cuda {
     /// The GPU.
     pub device: Gpu,
-    /// Bytes that could be taken when it was opened.
+    /// Bytes of memory that could be taken when the GPU was opened, if known.
     available: Option<u64>,
     /// Where its operations are launched.
     pub queue: Queue,
-    /// Recorded steps: program, rows.
+    /// Recorded steps, by program and number of rows.
     graphs: Vec<(Program, usize, Graph)>,
-    /// Batches that its operations read.
+    /// Batches that the operations read.
     pub step: Steps,
     drafts: DraftBuffers,
     copies: Copies,
-    /// Until the first step is recorded.
+    /// Loader of weights; None once the first step is recorded.
     loader: Option<Loader>,
     /// Bytes of all matrices loaded so far.
     matrix_bytes: u64,
     attend: attend::Workspace,
     #[cfg_attr(not(has = "experts"), expect(dead_code, reason = "there are none"))]
     experts: route::Workspace,
-    /// `[FEW_ROWS][GROUPS]`: how many blocks of a tile of few rows have stored their splits, or,
-    /// the first one, have normed a row or ranked their logits, or of each span and key head, have
-    /// read their channels; zeros between launches.
+    /// `[FEW_ROWS][GROUPS]` counters, zero between launches: blocks of a tile of few rows that have
+    /// stored their splits; the first one also blocks that have normed a row or ranked its logits;
+    /// or, for each span and key head, blocks that have read their channels.
     arrived: DeviceBuf<u32>,
-    /// Records that `gated_delta` prepares of a step's cells; before the first step, rows to be
+    /// Records that `gated_delta` prepares for a step's cells; before the first step, rows to be
     /// repacked.
     records: DeviceBuf<u8>,
     /// Rows of a step as tensor instructions read them.
@@ -190,21 +192,21 @@ pub struct Cuda {
 const _: () = assert!(ROWS_MAX * WIDEST_ROW <= i32::MAX as usize);
 const _: () = assert!(ENDS_MAX * VOCAB <= i32::MAX as usize);
 
-/// Fate of launches.
+/// Effect of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     Runs,
     Records,
-    /// The graph that is recorded ends here: lists have been written that kernels read before they
-    /// wait for those before them, but not before a graph.
+    /// The recorded graph ends here: lists have been written that later kernels may read early,
+    /// before the launches ahead of them are done, which no kernel does across two graphs.
     Recorded,
     /// Operations only shape their results, because a graph does their work.
     Replays,
 }
 
-/// Where launches go.
+/// Stream that operations are launched in, with its state.
 pub struct Queue {
-    /// Stream of its operations.
+    /// Stream of the operations.
     pub stream: Stream,
     mode: Mode,
     failures: Failures<CudaError>,
@@ -227,14 +229,14 @@ impl Queue {
         }
     }
 
-    /// Says that nothing is recorded in this graph after the last launch.
+    /// Allows no further launch in the graph that is being recorded.
     fn end_graph(&mut self) {
         if self.mode == Mode::Records {
             self.mode = Mode::Recorded;
         }
     }
 
-    /// Waits for all that was queued.
+    /// Waits until all queued work is done.
     fn wait(&mut self) {
         let waited = self.stream.synchronize();
         self.failures.waited(waited);
@@ -249,9 +251,9 @@ pub struct Tensor {
     pub width: usize,
     /// Rows one after the other, between guards.
     pub values: DeviceBuf<f32>,
-    /// Whether rows that a cell of the step takes are F16, as `cuda/tile/head_f16.cuh` has them.
+    /// Whether rows in cells of the step are F16, laid out as in `cuda/tile/head_f16.cuh`.
     pub cells_f16: bool,
-    /// Whether all rows are F16, in half of the room: only products read such.
+    /// Whether all rows are F16, in the first half of the memory; only products read such rows.
     pub rounded: bool,
     /// Elements before and after the tensor's own.
     pub guard: usize,
@@ -263,7 +265,7 @@ pub struct Matrix {
     pub n: usize,
     /// Columns.
     pub k: usize,
-    /// Form of its elements.
+    /// Layout of its elements.
     pub storage: Storage,
     /// Panels one after the other.
     pub bytes: DeviceBuf<u8>,
@@ -272,8 +274,8 @@ pub struct Matrix {
 /// A vector of weights in F32.
 pub struct Vector(pub DeviceBuf<f32>);
 
-/// Rows that were read last, in page-locked memory: the device writes it at the full rate of the
-/// link.
+/// Rows that were read last, in page-locked memory, to which the device writes at the full rate of
+/// the link.
 pub struct Host {
     memory: PinnedBuf<f32>,
     len: usize,
@@ -305,7 +307,7 @@ impl Tensor {
         self.values.as_mut_ptr().wrapping_add(self.guard)
     }
 
-    /// Rows as a product takes them: F32 and where they are rounded, or, without the former, F16.
+    /// Pointers to rows for a product: F32 and memory for rounding them, or null and F16.
     fn as_factor(&self, operands: &mut DeviceBuf<u8>) -> (*const f32, *mut u8) {
         match self.rounded {
             true => (
@@ -362,7 +364,7 @@ impl Cuda {
         self.graphs.iter().find(is_it).map(|(_, _, graph)| graph)
     }
 
-    /// Memory of zeros.
+    /// A buffer of zeros.
     fn zeroed<T: Element>(&self, len: usize) -> Result<DeviceBuf<T>, DeviceError> {
         let mut buffer = memory::buffer(&self.device, len)?;
         buffer.fill_bytes(0, &self.queue.stream).map_err(refused)?;
@@ -381,7 +383,7 @@ impl Cuda {
         Ok(buffer)
     }
 
-    /// Reads matrices and has the device repack them.
+    /// Reads matrices into buffers, where the device repacks them.
     fn load(
         &mut self,
         matrices: &[Wanted<'_>],
@@ -514,7 +516,7 @@ impl Device for Cuda {
         if self.queue.failures.is_lost() {
             step.lose();
         } else {
-            // SAFETY: the stream has passed the copy before: `begun` is only false after a wait,
+            // SAFETY: the stream has passed the previous copy: `begun` is only false after a wait,
             // and no wait has failed.
             let copied = unsafe { step.begin(batch, &self.queue.stream) };
             self.queue.failures.queued(copied);
@@ -569,7 +571,7 @@ impl Device for Cuda {
         }
         assert!(rows.end <= x.rows);
         let (from, to) = (x.guard + rows.start * x.width, &mut out.memory[..out.len]);
-        // Waits for all operations before, and tells their failures.
+        // Waits for all earlier operations, and reports their failures.
         let read = x.values.download(from, to, &self.queue.stream);
         self.queue.failures.waited(read);
         self.step.passed();
@@ -578,10 +580,10 @@ impl Device for Cuda {
 }
 
 impl Cuda {
-    /// Waits for all operations before.
+    /// Waits for all earlier operations.
     ///
     /// # Errors
-    /// Failures of any of them.
+    /// If one of them failed.
     pub fn passed(&mut self) -> Result<(), DeviceError> {
         self.queue.wait();
         self.step.passed();
@@ -590,7 +592,7 @@ impl Cuda {
 }
 
 impl Drop for Cuda {
-    /// Nothing is under way any more when the memory goes that it works in, whoever has that.
+    /// Waits for work under way, so that no operation uses memory after it is freed.
     fn drop(&mut self) {
         self.queue.wait();
         self.wait_beside();

@@ -1,6 +1,6 @@
-//! Memory that may be taken of the host: its free part, within the limits of the house that the
-//! process runs in. Those are the memory of its control groups, versions 1 and 2, and the address
-//! space and data that it may have (`ulimit -v`, `-d`).
+//! Memory of the host that may be taken: its free part, within the limits of this process. These
+//! are the memory of its control groups, versions 1 and 2, and the address space and data it may
+//! have (`ulimit -v`, `-d`).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,19 +15,19 @@ use crate::target;
 use host::allocator;
 use host::threads::cores;
 
-/// Addresses that threads, pools of small blocks and mapped files reserve beside the memory that is
-/// used of them: so many threads, and two for each core.
+/// Threads counted for the addresses that threads, allocators' pools and mapped files reserve
+/// beyond the memory in use: this many, and two for each core.
 const THREADS: u64 = 32;
 const STACK_BYTES: u64 = 2 * MEBIBYTE;
 const POOLS_BYTES: u64 = allocator::POOLS as u64 * allocator::POOL_BYTES;
-/// A group without a limit has the largest number of pages.
+/// Bytes from which on a group's limit means none: it is then the largest number of pages.
 const NO_LIMIT: u64 = 1 << 62;
 const MEBIBYTE: u64 = 1024 * 1024;
 
-/// Bytes that may be taken, and what bounds them.
+/// Bytes that may be taken, and which limit bounds them.
 pub type Left = (u64, Bound);
 
-/// Where the system tells what is free, and in which control groups this process is.
+/// Files in which the system states free memory and the control groups of this process.
 #[derive(Clone, Debug)]
 pub struct Files {
     pub meminfo: PathBuf,
@@ -47,7 +47,7 @@ impl Default for Files {
 }
 
 impl Files {
-    /// Memory that is free now beside a reserve of so many bytes.
+    /// Memory that is free now beyond a reserve of `reserve` bytes.
     fn free(&self, reserve: u64) -> Option<Left> {
         let available = available_bytes(&fs::read_to_string(&self.meminfo).ok()?)?;
         Some((available.saturating_sub(reserve), Bound::Free))
@@ -60,14 +60,14 @@ impl Files {
         group_left(&groups, &mounts, &|file| fs::read_to_string(file).ok())
     }
 
-    /// The lesser of the two.
+    /// The lesser of the free memory and what the control groups leave.
     pub fn available(&self, reserve: u64) -> Option<Left> {
         let bounds = [self.free(reserve), self.group()];
         bounds.into_iter().flatten().min_by_key(|(bytes, _)| *bytes)
     }
 }
 
-/// The host's memory beside what is left to others.
+/// Memory of the host, without what is left to other programs.
 pub fn memory() -> HostMemory {
     let least = least().as_ref();
     HostMemory {
@@ -77,7 +77,7 @@ pub fn memory() -> HostMemory {
     }
 }
 
-/// Memory that a model may take of it, bytes; none where it does not lie there, or the system does
+/// Bytes that a model may take of it; None if the model is not in host memory, or the system does
 /// not tell.
 pub fn available() -> Option<u64> {
     memory().available()
@@ -109,12 +109,12 @@ fn data() -> Option<Left> {
     Some((bytes, Bound::Data(limit)))
 }
 
-/// A line of `/proc/self/status`.
+/// Value of a line of `/proc/self/status`, in bytes.
 fn status_bytes(name: &str) -> Option<u64> {
     kibibytes(&fs::read_to_string("/proc/self/status").ok()?, name)
 }
 
-/// `MemAvailable` of `/proc/meminfo`, which counts caches that can be given up.
+/// `MemAvailable` of `/proc/meminfo`, which includes caches that can be reclaimed.
 pub fn available_bytes(meminfo: &str) -> Option<u64> {
     kibibytes(meminfo, "MemAvailable:")
 }
@@ -126,12 +126,12 @@ fn kibibytes(text: &str, name: &str) -> Option<u64> {
     kibibytes.checked_mul(1024)
 }
 
-/// Least of what the groups leave that `/proc/self/cgroup` and `/proc/self/mountinfo` name, each of
-/// which bounds those below it. `read` reads a file.
+/// The least that a control group of this process leaves, by `/proc/self/cgroup` and
+/// `/proc/self/mountinfo`; each group bounds those inside it. `read` reads a file.
 fn group_left(groups: &str, mounts: &str, read: &dyn Fn(&Path) -> Option<String>) -> Option<Left> {
     let all = mounts.lines().filter_map(Mount::parse).filter_map(|mount| {
         let path = mount.version.path(groups)?;
-        // A path outside of what is mounted is that of a group above it.
+        // A path outside of the mounted part belongs to a group above it.
         let below = Path::new(path)
             .strip_prefix(mount.root)
             .unwrap_or(Path::new(""));
@@ -144,10 +144,10 @@ fn group_left(groups: &str, mounts: &str, read: &dyn Fn(&Path) -> Option<String>
     all.min_by_key(|(bytes, _)| *bytes)
 }
 
-/// A hierarchy of control groups that knows of memory.
+/// A mounted hierarchy of control groups that limits memory.
 struct Mount<'m> {
     version: Version,
-    /// Which of its groups is mounted, and where.
+    /// Group that is mounted, and the path where.
     root: &'m str,
     place: &'m str,
 }
@@ -195,8 +195,8 @@ impl Version {
         lines.next()
     }
 
-    /// Rest of the limit of the group at `level`; none if it has none. What caches of files take is
-    /// given up when it is wanted.
+    /// Bytes left below the limit of the group at `level`; None without a limit. Caches of files
+    /// count as free, since they can be reclaimed.
     fn available(self, level: &Path, read: &dyn Fn(&Path) -> Option<String>) -> Option<Left> {
         let [limit, usage, prefix] = match self {
             Version::One => ["memory.limit_in_bytes", "memory.usage_in_bytes", "total_"],

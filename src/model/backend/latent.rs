@@ -23,8 +23,8 @@ impl<L: Shape, B: Ops<L> + Timed> Ops<L> for Metered<B> {
     }
 }
 
-/// Calls `run(head, at, weights)` with each head's rows of `w [heads rows, k]`, `at` of them from
-/// the head's first one on; heads are split over the pool.
+/// Calls `run(head, at, weights)` for each row of `w [heads rows, k]`, row `at` of its head; heads
+/// are split over the pool.
 fn each_row(
     pool: &mut Pool,
     w: &Matrix,
@@ -42,7 +42,8 @@ fn each_row(
     });
 }
 
-/// Queries of latents of a row: `x [QUERIES]`, `q` with sums in the places of latents.
+/// Completes a row of queries of latents: `x [QUERIES]` as projected, `q` with the products already
+/// in the places of latents.
 fn finish<L: Shape>(x: &[f32], q: &mut [f32], position: usize) {
     let heads = q.chunks_exact_mut(L::Attention::HEAD_DIM);
     for (q, x) in heads.zip(x.chunks_exact(L::QUERY)) {
@@ -112,7 +113,7 @@ mod on_gpu {
 
     type Attention = <Latent as Shape>::Attention;
 
-    /// Checks a matrix whose rows are those of heads, `[HEADS rows, VALUE_DIM]`.
+    /// Checks a matrix `[HEADS rows, VALUE_DIM]`, whose rows belong to heads.
     fn check(w: &Matrix, rows: usize) {
         assert_eq!((w.n, w.k), (Attention::HEADS * rows, Attention::VALUE_DIM));
         assert!(w.storage == Storage::F16, "rows of heads are floats");

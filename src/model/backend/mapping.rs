@@ -42,10 +42,10 @@ const LOCAL: [(&str, u64); 9] = [
 /// Chooses the signal of a lease, which would end the process otherwise; not in `libc`.
 const F_SETSIG: c_int = 10;
 
-/// The whole file, read-only, for as long as there is one.
+/// The whole file, mapped read-only as long as this lives.
 pub struct Mapping {
     memory: Mmap,
-    /// Holds the lease until it is closed, after the mapping.
+    /// The file with the lease, closed after the mapping.
     file: File,
     name: String,
 }
@@ -59,19 +59,19 @@ impl Mapping {
     pub fn new(file: File, name: String, bytes: u64) -> io::Result<Mapping> {
         require_local(fstatfs(&file)?.f_type as u64)?;
         lease(&file)?;
-        // From here on it keeps its size.
+        // From here on, the lease protects the file's size.
         if file.metadata()?.len() != bytes {
             return Err(io::Error::other("it was cut short"));
         }
-        // SAFETY: nobody changes the file while the lease is held, and what the mapping is read
-        // for ends when it is wanted back.
+        // SAFETY: nobody changes the file while the lease is held, and work on the mapping ends
+        // when it is wanted back.
         let memory = unsafe { Mmap::map(&file)? };
-        // It is advice: a start reads nearly all of it.
+        // Advice to the kernel, which may fail: a start reads nearly the whole file.
         let _ = memory.advise(Advice::WillNeed);
         Ok(Mapping { memory, file, name })
     }
 
-    /// Why it must not be read any more, once somebody wants to write to the file.
+    /// Fails once somebody wants to write to the file: the mapping must not be read any more.
     ///
     /// # Errors
     /// Names the file and the fix.
@@ -90,7 +90,7 @@ impl Mapping {
 
 /// Refuses a file system, by its number, on which a lease might protect nothing.
 fn require_local(number: u64) -> io::Result<()> {
-    // Some have the upper half of their number set from its sign.
+    // Some have the upper half of the number filled with its sign.
     let number = number & u64::from(u32::MAX);
     match LOCAL.iter().any(|(_, local)| *local == number) {
         true => Ok(()),
@@ -100,7 +100,7 @@ fn require_local(number: u64) -> io::Result<()> {
     }
 }
 
-/// Takes a read lease on what `file` is open for.
+/// Takes a read lease on the open file.
 fn lease(file: &File) -> io::Result<()> {
     control(file, F_SETSIG, SIGURG)?;
     control(file, F_SETLEASE, F_RDLCK).map(drop)
@@ -114,7 +114,7 @@ fn control(file: &File, command: c_int, argument: c_int) -> io::Result<c_int> {
     }
 }
 
-/// Some bytes of a mapping, which they keep.
+/// A range of bytes of a mapping, which it keeps alive.
 #[derive(Clone)]
 pub struct Stretch {
     mapping: Arc<Mapping>,

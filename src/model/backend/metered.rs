@@ -1,4 +1,4 @@
-//! A backend that times every operation of another and knows what it moves.
+//! A backend that times every operation of another one, and knows the bytes it moves.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -15,7 +15,7 @@ use crate::target::Format;
 use crate::weights::{MatrixSource, VectorSource, WeightsError};
 use step::executor::{DeviceError, Patience};
 
-/// Which operation on what: `n` and `k` are those of its matrix, or 0.
+/// Operation that was measured, and the shape `[n, k]` of its matrix, or 0 without one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Label {
     pub op: &'static str,
@@ -23,7 +23,7 @@ pub struct Label {
     pub k: usize,
 }
 
-/// One call.
+/// One timed call.
 #[derive(Clone, Copy, Debug)]
 pub struct Call {
     pub label: Label,
@@ -44,12 +44,12 @@ pub struct Metered<B: Device + Timed> {
     sink: Sink,
 }
 
-/// A tensor, and the shape and the size that the last operation gave it.
+/// A tensor, with the shape and the bytes that the last operation gave it.
 pub struct Shaped<T> {
     pub(crate) inner: T,
     pub(crate) rows: usize,
     width: usize,
-    /// Bytes of one pass over the cache.
+    /// Bytes of its rows.
     pub(crate) bytes: u64,
 }
 
@@ -67,7 +67,7 @@ impl<T> Shaped<T> {
         self.bytes = (rows * width * size_of::<f32>()) as u64;
     }
 
-    /// Shape of a step's rows, a number of those in cells being of `cell_bytes`.
+    /// Sets the shape to a step's rows; numbers of rows in cells have `cell_bytes` each.
     fn shape_with_cells(&mut self, batch: &Batch, width: usize, cell_bytes: usize) {
         self.shape(batch.rows(), width);
         let in_cells: usize = batch.spans().iter().map(|span| span.in_cells().len()).sum();
@@ -76,20 +76,20 @@ impl<T> Shaped<T> {
 }
 
 impl<M> Weighed<M> {
-    /// Bytes of so many of its rows.
+    /// Bytes of `rows` of its rows.
     fn bytes_of(&self, rows: usize) -> u64 {
         self.bytes * rows as u64 / self.n as u64
     }
 }
 
-/// Different experts that rows visit, if all are as likely.
+/// Expected number of different experts that rows visit, if all are equally likely.
 pub fn distinct_experts<E: shapes::Experts>(rows: usize) -> f64 {
     let (all, each) = (E::COUNT as f64, E::PER_TOKEN as f64);
     all * (1.0 - (1.0 - each / all).powi(rows as i32))
 }
 
 impl<B: Device + Timed> Metered<B> {
-    /// Calls go to `sink` when their results are read.
+    /// A backend that times the operations of `inner`; calls go to `sink` when results are read.
     ///
     /// # Errors
     /// Too little memory for the clock.
@@ -147,7 +147,8 @@ impl<B: Device + Timed> Metered<B> {
     }
 }
 
-/// Shape of the matrix by which a call is reported, if it has one, and what it moves and computes.
+/// Shape of the matrix that a call is reported with, if it has one, and the bytes and operations of
+/// the call.
 #[derive(Default)]
 pub(crate) struct OpCost {
     matrix: (usize, usize),
@@ -155,7 +156,7 @@ pub(crate) struct OpCost {
     flops: u64,
 }
 
-/// Cost of an operation that only moves.
+/// Cost of an operation that only moves bytes.
 pub(crate) fn moves(bytes: u64) -> OpCost {
     OpCost {
         bytes,
@@ -163,7 +164,7 @@ pub(crate) fn moves(bytes: u64) -> OpCost {
     }
 }
 
-/// Cost of `rows` rows times a matrix `[n, k]`.
+/// Cost of multiplying `rows` rows by a matrix `[n, k]`.
 pub(crate) fn multiplies(rows: usize, (n, k): (usize, usize), bytes: u64) -> OpCost {
     OpCost {
         matrix: (n, k),
@@ -172,7 +173,8 @@ pub(crate) fn multiplies(rows: usize, (n, k): (usize, usize), bytes: u64) -> OpC
     }
 }
 
-/// Type of an argument: a kind of what `Metered` wraps, or a type that it passes on.
+/// Type of an argument: a wrapper of `Metered` for what the inner device has, or a type that is
+/// passed on.
 macro_rules! argument {
     (tensor) => {
         &Self::Tensor
@@ -210,8 +212,8 @@ macro_rules! unwrapped {
     };
 }
 
-/// Operations that are the inner device's, each a row: its arguments, and the cost of a call, whose
-/// block gives results their shapes.
+/// Operations that the inner device runs, one a row: arguments, and a block with the cost, which
+/// also sets the shapes of results.
 macro_rules! metered {
     ($group:path: $($op:ident($($name:ident[$($kind:tt)+])+) $cost:block)+) => {$(
         fn $op(&mut self, $($name: argument!($($kind)+)),+) {
@@ -221,7 +223,7 @@ macro_rules! metered {
     )+};
 }
 
-/// Functions that are the inner device's.
+/// Functions that are passed on to the inner device.
 macro_rules! forwarded {
     ($(fn $name:ident(&$this:ident $(, $argument:ident: $type:ty)*) $(-> $out:ty)?;)+) => {$(
         fn $name(&$this $(, $argument: $type)*) $(-> $out)? {
@@ -334,7 +336,7 @@ impl<B: Dense + Timed> Dense for Metered<B> {
         }
         linear(x[tensor] w[matrix] out[out]) {
             out.shape(x.rows, w.n);
-            // The head has no row in a step that ends within a prompt.
+            // A step that ends within a prompt has no row for the head.
             let read = if x.rows == 0 { 0 } else { w.bytes };
             multiplies(x.rows, (w.n, w.k), read + x.bytes + out.bytes)
         }
@@ -474,7 +476,7 @@ impl<M: shapes::Mlp, B: Gate<M> + Timed> Gate<M> for Metered<B> {
             .mlp(&mut residual.inner, norm, matrices, &mut x.inner, own);
         x.shape(rows, residual.width);
         let read: u64 = weights.iter().map(|w| w.bytes).sum();
-        // Rows are read, and read and written again; activations are written and read.
+        // Rows are read once, and read and written once more; activations are written and read.
         let bytes = read + 3 * residual.bytes + 2 * (rows * inner * size_of::<f32>()) as u64;
         let cost = multiplies(3 * rows, (inner, residual.width), bytes);
         self.done("mlp", cost);
@@ -502,7 +504,7 @@ impl<A: shapes::Attention, B: Attend<A> + Timed> Attend<A> for Metered<B> {
         let (queries, keys, values) = (&mut q.inner, &mut k.inner, v.map(|v| &v.inner));
         self.inner
             .store_kv(queries, keys, values, norms, cache, batch);
-        // Gates are left alone. Bytes written of a row are those read of a position.
+        // Gates are not moved. The bytes written for a row are those read for a position.
         let cached = Cost::attend::<A>(k.rows).bytes;
         let bytes = q.bytes + k.bytes + v.map_or(0, |v| v.bytes) + cached;
         self.done("store_kv", moves(bytes));
@@ -544,8 +546,7 @@ impl<A: shapes::Attention, B: Attend<A> + Timed> Attend<A> for Metered<B> {
         };
         self.inner.attention(inner, cache, batch, &mut out.inner);
         out.shape(batch.rows(), A::MIXED);
-        // Cells that a row stores are written and need not be read again: of the cache each
-        // position moves once.
+        // Cells write rows that need not be read again, so each position of the cache moves once.
         self.done("attention", attend_cost::<A>(batch, given + out.bytes));
     }
 }
@@ -667,8 +668,8 @@ impl<E: shapes::Experts, B: Route<E> + Timed> Route<E> for Metered<B> {
     }
 }
 
-/// The weights of the experts that rows visit, if all are as likely, and the shared one's; rows in,
-/// their sums in and out; and `logits` bytes of a router's.
+/// Cost of experts: weights of those that rows visit, if all are equally likely, and of the shared
+/// one; rows and their sums read and written; `logits` bytes of a router.
 fn experts_cost<E: shapes::Experts, T, M>(
     x: &Shaped<T>,
     experts: &Weighed<M>,
@@ -694,7 +695,8 @@ fn unwrapped_rows<'a, B: Device + Timed>(rows: &GatedDelta<'a, Metered<B>>) -> G
     }
 }
 
-/// States of every sequence once beside `rows` bytes of rows, the rule of every row.
+/// Cost of a recurrent layer: states of every sequence once, `rows` bytes of rows, the update rule
+/// for every row.
 fn states_cost<D: shapes::Delta>(batch: &Batch, rows: u64) -> OpCost {
     let each = Cost::gated_delta::<D>();
     OpCost {
@@ -704,15 +706,16 @@ fn states_cost<D: shapes::Delta>(batch: &Batch, rows: u64) -> OpCost {
     }
 }
 
-/// Bytes of a convolution beside its rows: its weights, and the inputs of earlier steps that it
-/// reads and those that it leaves.
+/// Bytes of a convolution without its rows: weights, and the inputs of earlier steps that it reads
+/// and leaves.
 fn conv_bytes<D: shapes::Delta>(batch: &Batch) -> u64 {
     let tap = D::QKV * size_of::<f32>();
     let tails = 2 * batch.spans().len() * (D::CONV - 1);
     ((D::CONV + tails) * tap) as u64
 }
 
-/// Keys and values of every sequence once beside `rows` bytes of rows, products of every row.
+/// Cost of attention: keys and values of every sequence once, `rows` bytes of rows, products of
+/// every row.
 fn attend_cost<A: shapes::Attention>(batch: &Batch, rows: u64) -> OpCost {
     let of_span = |span: &SeqSpan| {
         let end = span.start + span.rows.len();

@@ -43,14 +43,14 @@ mod device {
         Ok(super::host_memory::available())
     }
 
-    /// Threads that work for it at once, at most: those of its operations beside their caller, and
-    /// those of a check before serving.
+    /// Most threads that work for the device at once: those of its operations without their caller,
+    /// and those of a check before serving.
     pub fn threads() -> usize {
         let cores = threads::cores();
         cores.min(THREADS_MAX) - 1 + cores.min(LOGITS_ROWS_MAX)
     }
 
-    /// None: the processor is used whole.
+    /// None: the processor is used as a whole.
     pub fn partition() -> Option<String> {
         None
     }
@@ -83,11 +83,11 @@ mod device {
     /// Device that runs the model.
     pub type Backend = Cuda;
 
-    /// Threads that are left to the driver.
+    /// Threads that the driver may start.
     const DRIVER: usize = 8;
 
-    /// Threads that work for it at once, at most: the driver's, and those that read weights or
-    /// check the model before serving, and those of checksums.
+    /// Most threads that work for the device at once: the driver's, those of checksums, and those
+    /// that read weights or check the model before serving.
     pub fn threads() -> usize {
         DRIVER + copy_threads() + READERS.max(threads::cores())
     }

@@ -1,4 +1,4 @@
-//! The blocks of the target's model as one type, made of the list that the pipeline writes.
+//! The blocks of the target's model as one enum, generated from the pipeline's list of blocks.
 
 use super::{Block, Loader, Pass};
 use crate::ops::{Dense, Draft};

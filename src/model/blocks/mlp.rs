@@ -58,7 +58,7 @@ impl<M: shapes::Mlp, B: Gate<M>> Block<B> for Mlp<B, M> {
 }
 
 impl<M: shapes::Mlp, B: Gate<M>> Mlp<B, M> {
-    /// Leaves activations of the normed rows; `x` is workspace for the latter.
+    /// Leaves the activations of the normed rows in `own.act`; `x` is workspace for normed rows.
     fn open(
         &self,
         ops: &mut B,

@@ -230,7 +230,8 @@ impl Batch {
         &self.wanted
     }
 
-    /// Block table of a sequence in a group of pages; it has all positions that its rows see there.
+    /// Block table of a sequence in a group of pages, with all positions that the sequence's rows
+    /// read in pages of the group.
     pub fn table(&self, span: &SeqSpan, group: PageGroup) -> BlockTable<'_> {
         let (first, pages) = span.tables[group as usize].clone();
         BlockTable {

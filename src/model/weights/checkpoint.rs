@@ -29,14 +29,15 @@ const SHARDS_MAX: usize = 1000;
 /// An open checkpoint of the target.
 pub struct Checkpoint {
     files: Vec<Source>,
-    /// Canonical name -> file and place.
+    /// Index of its file and place in it, by the tensor's canonical name.
     tensors: BTreeMap<String, (usize, TensorInfo)>,
     layout: Layout,
-    /// Tensors of a vision tower and their bytes.
+    /// Number and bytes of the tensors of a vision tower.
     vision: [u64; 2],
-    /// Keys of its configuration about the model's maths that nothing here knows.
+    /// Keys of the configuration that by their names change the model's maths, and that no fact
+    /// covers.
     unknown_maths: Vec<String>,
-    /// File of the weights, ready for the kernels, if they are not in `files`.
+    /// Packed file of the weights, if these are not in `files`.
     packed: Option<Arc<Packed>>,
     progress: Arc<Progress>,
     /// Largest magnitudes of matrices that are rounded, by key, once they are known.
@@ -66,7 +67,7 @@ pub fn open(directory: &Path, progress: Arc<Progress>) -> Result<Checkpoint, Wei
 }
 
 /// Opens and checks a checkpoint that is not the release and is not served: its files may have any
-/// size, and it ends after the first `layers`. For measurements and comparisons.
+/// size, and it ends after the first `layers` layers. For measurements and comparisons.
 pub fn open_layers(
     directory: &Path,
     layers: usize,
@@ -146,12 +147,12 @@ fn check_size(source: &Source, file: &CheckpointFile) -> Result<(), WeightsError
     })
 }
 
-/// Opens the drawn checkpoint; the same for every run of a target.
+/// Opens the drawn checkpoint, which is equal in every run of a target.
 pub fn open_seeded(progress: Arc<Progress>) -> Checkpoint {
     open_seeded_layers(target::LAYERS, progress)
 }
 
-/// A seeded checkpoint, cut after the first `layers`.
+/// A seeded checkpoint, cut after the first `layers` layers.
 pub fn open_seeded_layers(layers: usize, progress: Arc<Progress>) -> Checkpoint {
     let layout = Layout::cut(layers);
     let (mut seeded, mut tensors) = (Seeded::default(), BTreeMap::new());
@@ -255,20 +256,21 @@ impl Checkpoint {
         }
     }
 
-    /// Tensors that it has beside a vision tower.
+    /// Number of its tensors without a vision tower.
     pub fn tensors(&self) -> usize {
         self.tensors.len()
     }
 
-    /// Whether it has no tensors of the layer of multi-token prediction that its model has.
+    /// Whether the model has a layer of multi-token prediction and the checkpoint lacks its
+    /// tensors.
     pub fn lacks_prediction(&self) -> bool {
         let has = |layout: Layout| layout.has(Role::Fusion, Site::Prediction);
         has(Layout::whole()) && !has(self.layout)
     }
 
-    /// Compares tensors and bytes with what the manifest states. A vision tower is there as a
-    /// whole, or not at all. Sums are of a checkpoint with all layers: one that lacks the layer of
-    /// multi-token prediction has another.
+    /// Compares tensors and bytes with the manifest's sums. A vision tower must be complete or
+    /// absent. The sums apply to all layers; a checkpoint without the layer of multi-token
+    /// prediction has other sums.
     fn check_sums(&self) -> Result<(), WeightsError> {
         let mut text = [0; 2];
         add(&mut text, self.tensors.values().map(|(_, info)| info));
@@ -294,7 +296,7 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// The first `layers` layers, and what surrounds them, of a packed file.
+    /// Checkpoint of the first `layers` layers of a packed file, and what surrounds them.
     pub fn of_packed(packed: Arc<Packed>, layers: usize, progress: Arc<Progress>) -> Checkpoint {
         let whole = Layout::cut(layers);
         let layout = match whole.has(Role::Fusion, Site::Prediction) {
@@ -311,8 +313,8 @@ impl Checkpoint {
         checkpoint
     }
 
-    /// Keys of its configuration that speak of the model's maths and that nothing here knows, each
-    /// with its value.
+    /// Keys of the configuration that by their names change the model's maths, and that no fact
+    /// covers, each with its value.
     pub fn unknown_maths(&self) -> &[String] {
         &self.unknown_maths
     }
@@ -335,12 +337,12 @@ impl Checkpoint {
             .sum()
     }
 
-    /// The matrices and vectors that are loaded from it.
+    /// Matrices and vectors that are loaded.
     pub fn layout(&self) -> Layout {
         self.layout
     }
 
-    /// The checkpoint, to be loaded without the layer of multi-token prediction.
+    /// The checkpoint without the layer of multi-token prediction, which is then not loaded.
     pub fn without_prediction(mut self) -> Checkpoint {
         self.layout = self.layout.without_prediction();
         self.progress.expect(self.bytes());
@@ -362,7 +364,7 @@ impl Checkpoint {
             .try_for_each(|packed| packed.check_unchanged())
     }
 
-    /// Refuses what needs weights as a checkpoint stores them.
+    /// Refuses a packed checkpoint where weights are needed as a checkpoint stores them.
     fn check_stored(&self) -> Result<(), WeightsError> {
         match &self.packed {
             None => Ok(()),
@@ -436,8 +438,8 @@ impl Checkpoint {
         self.check_none(name, values.iter().position(|value| !value.is_finite()))
     }
 
-    /// Refuses a stored head that is not the embedding that it is tied to, of which `bytes` begin
-    /// at the tensor's byte `first`.
+    /// Refuses a stored head that differs from the embedding it is tied to. `bytes`: a part of the
+    /// head, from its byte `first` on.
     fn check_tied(&self, first: usize, bytes: &[u8]) -> Result<(), WeightsError> {
         const BLOCK: usize = 1 << 20;
         if !self.layout.has(Role::TiedHead, Site::Whole) {
@@ -458,7 +460,7 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Refuses the value at `index`, if there is one.
+    /// Refuses a tensor whose element at `index` is wrong, if there is an index.
     fn check_none(&self, name: &str, index: Option<usize>) -> Result<(), WeightsError> {
         let wrong = |index| Err(self.wrong(name, index, Wrong::NotFinite));
         index.map_or(Ok(()), wrong)
@@ -474,7 +476,7 @@ impl Checkpoint {
         }
     }
 
-    /// Where the largest magnitude of a matrix is kept.
+    /// The entry of `largest` for a matrix.
     fn largest_of(&self, key: &str) -> Arc<Mutex<Option<f32>>> {
         let largest = self.largest.lock();
         let mut largest = largest.unwrap_or_else(PoisonError::into_inner);
@@ -486,8 +488,8 @@ impl Checkpoint {
     }
 }
 
-/// The first element that is wrong. Whole blocks are looked at without a branch, which the
-/// compiler turns into vector instructions.
+/// Index of the first wrong element. Whole blocks are checked without branches, for which the
+/// compiler has vector instructions.
 fn position<T>(elements: &[T], is_wrong: impl Fn(&T) -> bool) -> Option<usize> {
     const BLOCK: usize = 1024;
     let mut blocks = elements.chunks(BLOCK);
@@ -514,26 +516,26 @@ impl MatrixSource<'_> {
         (self.weight.n(), self.weight.k())
     }
 
-    /// Format of what is read, which may be rounded.
+    /// Format of the weights as they are read, possibly rounded.
     pub fn format(&self) -> Format {
         self.weight.format()
     }
 
-    /// Whether what is read is rounded from what the checkpoint has.
+    /// Whether weights are rounded as they are read from the checkpoint.
     pub fn is_rounded(&self) -> bool {
         matches!(self.weight.kind(), Kind::Rounded { .. })
     }
 
-    /// Whether it is used where its file is mapped.
+    /// Whether the matrix is used in place, in its mapped file.
     pub fn is_mapped(&self) -> bool {
         let packed = self.checkpoint.packed.as_ref();
         packed.is_some_and(|packed| packed.maps())
     }
 
-    /// Place of matrices that lie together in a packed file; none of another checkpoint.
+    /// Place of matrices that lie together in a packed file; None for another checkpoint.
     ///
     /// # Errors
-    /// `Packed` when they do not.
+    /// `Packed` if they do not lie together.
     pub fn packed<'a>(parts: &[MatrixSource<'a>]) -> Result<Option<PackedStack<'a>>, WeightsError> {
         let MatrixSource { checkpoint, weight } = parts[0];
         let Some(packed) = &checkpoint.packed else {
@@ -557,25 +559,25 @@ impl MatrixSource<'_> {
         self.read_rows(0..self.weight.n())
     }
 
-    /// Some rows in that format, all of them finite. Rows that share scales come together: they
-    /// begin at a multiple of `FP8_BLOCK`.
+    /// Some rows in the format that `read` gives, all of them finite. Rows that share scales are
+    /// read together: `rows` begins at a multiple of `FP8_BLOCK`.
     pub fn read_rows(&self, rows: Range<usize>) -> Result<Stored, WeightsError> {
         let [codes, scales] = self.sections(rows.len());
         self.read_rows_to(rows, vec![0; codes], vec![0; scales])
     }
 
-    /// Bytes of the codes of so many rows, and of their scales.
+    /// Bytes of the codes of `rows` rows, and of their scales.
     pub fn sections(&self, rows: usize) -> [usize; 2] {
         self.format().coding().sections(rows, self.weight.k())
     }
 
-    /// Sections of rows as the checkpoint has them.
+    /// Bytes of the codes and of the scales of `rows` rows in the checkpoint's own format.
     fn stored_sections(&self, rows: usize) -> [usize; 2] {
         let coding = self.weight.stored_format().coding();
         coding.sections(rows, self.weight.k())
     }
 
-    /// `read_rows` into memory that has just the room of the `sections`.
+    /// `read_rows` into `codes` and `scales`, whose lengths are those of `sections`.
     pub fn read_rows_to<Bytes: DerefMut<Target = [u8]>>(
         &self,
         rows: Range<usize>,
@@ -591,7 +593,7 @@ impl MatrixSource<'_> {
         }
     }
 
-    /// Reads rows as `read_rows_to` does, rounded from the checkpoint's.
+    /// Reads rows as `read_rows_to` does, rounded from the checkpoint's format.
     fn round_rows<Bytes: DerefMut<Target = [u8]>>(
         &self,
         rows: Range<usize>,
@@ -616,7 +618,7 @@ impl MatrixSource<'_> {
         Ok(Stored { n, k, bits, bias })
     }
 
-    /// The largest magnitude of all rows. Whoever asks first reads them, the others wait.
+    /// Largest magnitude of the whole matrix. The first caller reads all rows, others wait.
     fn largest(&self) -> Result<f32, WeightsError> {
         const ROWS: usize = FP8_BLOCK;
         let known = self.checkpoint.largest_of(&self.weight.key());
@@ -637,7 +639,7 @@ impl MatrixSource<'_> {
         Ok(largest)
     }
 
-    /// Some rows as the checkpoint has them.
+    /// Some rows in the checkpoint's own format.
     fn read_exact(&self, rows: Range<usize>) -> Result<Stored, WeightsError> {
         let sections = self.stored_sections(rows.len());
         let [codes, scales] = sections.map(|bytes| vec![0; bytes]);
@@ -672,8 +674,7 @@ impl MatrixSource<'_> {
         Ok(stored)
     }
 
-    /// Biases of some rows' results, 0 of rows that the checkpoint has not; empty if the matrix has
-    /// none.
+    /// Biases of the results of some rows, 0 for padded rows; empty if the matrix has no bias.
     ///
     /// # Errors
     /// `Io`, or `Element`.
@@ -702,20 +703,20 @@ impl MatrixSource<'_> {
 pub struct MatrixRows<'a> {
     checkpoint: &'a Checkpoint,
     pub weight: Weight,
-    /// Rows of the tensors that they are.
+    /// Rows of the checkpoint's tensors that make these rows, in order.
     pub stretches: Vec<Range<usize>>,
 }
 
 impl MatrixRows<'_> {
-    /// All numbers of the tensor for a purpose.
+    /// All numbers of the matrix's tensor for `purpose`.
     pub fn numbers(&self, purpose: Purpose) -> Result<Vec<f32>, WeightsError> {
         let name = self.weight.tensor(purpose);
         self.checkpoint.read_all_floats(&name)
     }
 
-    /// Fills `out` with rows of the tensor for a purpose, of so many bytes for their columns: those
-    /// of the checkpoint are widened by zeros, and so is what is left. `check` looks at the bytes
-    /// of each stretch, of which the first has that place in the tensor.
+    /// Fills `out` with rows of the tensor for a purpose. `bytes` gives a row's bytes by its
+    /// columns: shorter rows of the checkpoint are padded by zeros, and so is the rest of `out`.
+    /// `check` sees the bytes of each stretch of rows and their first byte's place in the tensor.
     pub fn read(
         &self,
         purpose: Purpose,
@@ -758,7 +759,7 @@ impl MatrixRows<'_> {
         Ok(())
     }
 
-    /// Refuses the first element that is wrong, of some from `first` on in a tensor.
+    /// Refuses the first wrong element. `elements` begin at index `first` of the tensor.
     pub fn check<T>(
         &self,
         purpose: Purpose,
@@ -773,14 +774,14 @@ impl MatrixRows<'_> {
         })
     }
 
-    /// The refusal of an element of a tensor.
+    /// Error for the element at `index` of a tensor.
     pub fn wrong(&self, purpose: Purpose, index: usize, wrong: Wrong) -> WeightsError {
         let name = self.weight.tensor(purpose);
         self.checkpoint.wrong(&name, index, wrong)
     }
 
-    /// Refuses a stored head that is not the embedding that it is tied to, of which `bytes` begin
-    /// at the tensor's byte `first`, if these are rows of that.
+    /// Refuses rows of a stored head that differ from the embedding it is tied to; other rows pass.
+    /// `bytes` begin at the tensor's byte `first`.
     pub fn check_tied(&self, first: usize, bytes: &[u8]) -> Result<(), WeightsError> {
         match self.weight.role() {
             Role::Embedding => self.checkpoint.check_tied(first, bytes),
@@ -797,7 +798,7 @@ pub struct VectorSource<'a> {
 }
 
 impl VectorSource<'_> {
-    /// The values as F32, those of norms that are stored around zero one more than what is stored.
+    /// The values as F32. Weights of norms that are stored around zero get one added.
     ///
     /// # Errors
     /// `Io`, or `Element`.
@@ -821,7 +822,7 @@ impl VectorSource<'_> {
         Ok(values)
     }
 
-    /// Some of the values as they are stored.
+    /// Some of the values, without the one added to norms.
     fn read_part(&self, range: Range<usize>) -> Result<Vec<f32>, WeightsError> {
         match &self.checkpoint.packed {
             Some(packed) => Ok(self.unpacked(packed)?[range].to_vec()),
@@ -829,7 +830,7 @@ impl VectorSource<'_> {
         }
     }
 
-    /// The values of a packed file, which has them as `read_f32` gives them.
+    /// The values in a packed file, which has them as `read_f32` returns them.
     fn unpacked(&self, packed: &Packed) -> Result<Vec<f32>, WeightsError> {
         let entry = packed.entry(&self.weight.key(), [self.weight.elements(), 1])?;
         let stack = PackedStack::new(packed, entry, &self.checkpoint.progress);
@@ -844,7 +845,7 @@ impl VectorSource<'_> {
     }
 }
 
-/// Rows of a tensor in the order of the stretches, which are all of it.
+/// Rows of a tensor in the order of `stretches`, which together cover it.
 fn in_order(values: &[f32], stretches: &[Range<usize>]) -> Vec<f32> {
     let rows: usize = stretches.iter().map(|stretch| stretch.len()).sum();
     let width = values.len() / rows;
@@ -880,7 +881,7 @@ fn read_header(file: &Source) -> Result<BTreeMap<String, TensorInfo>, WeightsErr
     header::parse(&json, file.bytes()).map_err(fail)
 }
 
-/// `model.language_model.` of multimodal releases and `model.` of text releases are the same.
+/// Name without what multimodal releases add: `model.language_model.` becomes `model.`.
 fn canonical(name: &str) -> String {
     match name.strip_prefix("model.language_model.") {
         Some(rest) => format!("model.{rest}"),
@@ -888,12 +889,12 @@ fn canonical(name: &str) -> String {
     }
 }
 
-/// Tensors of the vision tower (0), or their bytes (1).
+/// Number (`at` 0) or bytes (1) of the tensors of a vision tower.
 fn tower(at: usize) -> RangeInclusive<u64> {
     target::VISION_TENSORS[at]..=target::VISION_TENSORS[at]
 }
 
-/// Counts tensors and their bytes.
+/// Adds the number of tensors and their bytes to `sums`.
 fn add<'a>(sums: &mut [u64; 2], tensors: impl Iterator<Item = &'a TensorInfo>) {
     for info in tensors {
         sums[0] += 1;

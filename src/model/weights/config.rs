@@ -13,8 +13,8 @@ const GENERATION: &str = "generation_config.json";
 /// Largest configuration that is read.
 const BYTES_MAX: u64 = 16 << 20;
 
-/// Compares the configuration in `folder`, and that of generation where there is one; what the
-/// former says of the model's maths that nothing here knows.
+/// Compares the configuration in `folder`, and that of generation if there is one. Returns keys of
+/// the former that by their names change the model's maths, and that no fact covers.
 ///
 /// # Errors
 /// `Config` with the first fact that is stated differently, or a file that cannot be read.
@@ -33,7 +33,7 @@ fn check_file(folder: &Folder, name: &str, facts: &[Fact]) -> Result<Value, Weig
     })
 }
 
-/// The content, or what is wrong with it, with the fix.
+/// The parsed content, or what is wrong with it and the fix.
 fn compare(name: &str, content: &[u8], facts: &[Fact]) -> Result<Value, String> {
     if let Some(problem) = sniff::foreign(content) {
         return Err(problem.to_string());

@@ -1,4 +1,4 @@
-//! Digests of a checkpoint's files, each compared with the best statement that there is about it.
+//! Digests of a checkpoint's files, each compared with the most trusted record of it.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -24,7 +24,7 @@ use crate::target;
 const HASH_BYTES: usize = 1 << 20;
 /// Most files that are hashed at once.
 const THREADS_MAX: usize = 8;
-/// Files beside the weights that a checkpoint may have, but for those of the text side.
+/// Files beside weights and text files that a checkpoint may have.
 pub const SMALL: [&str; 3] = [CONFIG, "generation_config.json", "tokenizer_config.json"];
 
 /// A file of the checkpoint with its digest.
@@ -45,7 +45,7 @@ pub enum Verdict {
         expected: String,
         found: String,
     },
-    /// Nobody states the file's digest.
+    /// No record states the file's digest.
     Unknown,
 }
 
@@ -61,7 +61,7 @@ pub(super) fn names(folder: &Folder) -> Result<Vec<String>, WeightsError> {
     Ok(names.into_iter().collect())
 }
 
-/// Names of the files of weights: those of the index and itself, or the only one.
+/// Names of the files of weights: the index and its shards, or the only file.
 fn of_index(folder: &Folder) -> Result<BTreeSet<String>, WeightsError> {
     if !folder.has(INDEX) {
         return Ok(BTreeSet::from([SINGLE.to_string()]));
@@ -71,14 +71,14 @@ fn of_index(folder: &Folder) -> Result<BTreeSet<String>, WeightsError> {
     Ok(names)
 }
 
-/// Names of the small files that a server reads where they are there.
+/// Names of the small text files that a server reads if they exist.
 fn of_text() -> impl Iterator<Item = String> {
     let text = [target::TOKENIZER_FILE, target::TEMPLATE_FILE];
     let names = SMALL.into_iter().chain(text);
     names.filter(|name| !name.is_empty()).map(str::to_string)
 }
 
-/// Files that a server may read of the checkpoint in `folder`, and what marks drawn weights.
+/// Names of the files in `folder` that a server may read, and of the mark of drawn weights.
 pub fn listed(folder: &Folder) -> Result<Vec<String>, WeightsError> {
     let mut names = of_index(folder)?;
     names.extend(fixed());
@@ -96,7 +96,7 @@ fn fixed() -> impl Iterator<Item = String> {
     of_text().chain(release).chain([MARK.to_string()])
 }
 
-/// Revisions that the directory says it holds.
+/// Revisions that the directory's records state.
 pub fn revisions_of(directory: &Path) -> Result<Vec<Revision>, WeightsError> {
     let folder = Folder::open(directory)?;
     Ok(revisions(&folder, &names(&folder)?))
@@ -141,7 +141,8 @@ fn of_manifest(name: &str) -> Option<(Witness, Expected)> {
     Some((Witness::Manifest, Expected::Sha256(file.sha256.to_string())))
 }
 
-/// Hashes some files at a time, in their order.
+/// Hashes the files of `jobs`, several at a time on threads of their own; sorts the digests by
+/// name.
 fn hash(jobs: Vec<Job>, progress: &Progress) -> Result<Vec<FileDigest>, WeightsError> {
     progress.enter(Stage::Hashing);
     progress.expect(jobs.iter().map(|job| job.source.bytes()).sum());
@@ -203,7 +204,7 @@ impl Job {
     }
 }
 
-/// Git's digest of a content of so many bytes, before the content.
+/// Git's SHA-1 of an object of `bytes` bytes, after its header and before its content.
 fn git_object(bytes: u64) -> Sha1 {
     Sha1::new().chain_update(format!("blob {bytes}\0"))
 }
@@ -224,7 +225,7 @@ fn compare(by: Witness, expected: &Expected, sha256: &str, sha1: Option<&str>) -
     }
 }
 
-/// The files as the manifest of a model states them.
+/// Lines about the files as a model's manifest has them.
 pub fn block(files: &[FileDigest]) -> String {
     let mut text = String::from("files = [\n");
     for FileDigest {

@@ -25,31 +25,33 @@ use crate::target::{self, Coding, Kind, Purpose, Role, Site, each_experts};
 
 /// Distance of the channels that hold the same value for every token.
 const COMMON_EVERY: usize = 16;
-/// That value, where others have unit variance.
+/// Value on these channels, where others have unit variance.
 const COMMON: f32 = 2.0;
-/// Standard deviation of what the token decides of a router's logits.
+/// Standard deviation of the part of a router's logits that the token decides.
 const ROUTER_SPREAD: f32 = 4.0;
-/// The deviation where scores are sigmoids of the logits.
+/// That deviation where scores are sigmoids of the logits.
 const SIGMOID_SPREAD: f32 = 6.0;
-/// Distance below zero of the mean of these, in units of that.
+/// Distance of the mean of logits below zero where scores are sigmoids, in units of their
+/// deviation.
 const SIGMOID_BELOW: f32 = 1.5;
-/// Exponent of the popularity of experts, in units of that.
+/// Exponent of the popularity of experts, in units of the deviation of logits.
 const POPULARITY: f32 = 0.2;
-/// Mean square that a layer adds to the hidden state.
+/// Mean square of what a layer adds to the hidden state.
 pub const LAYER_GROWTH: f32 = 0.09;
-/// Factor of the mixers' matrices that add it: with it a Gated DeltaNet adds 0.06.
+/// Factor of the matrices of mixers that add to the hidden state: a Gated DeltaNet then adds 0.06.
 const MIXER_GAIN: f32 = 0.365;
-/// Another of Mamba-2, whose results are normed last.
+/// Factor of such matrices of Mamba-2, whose results are normed last.
 const MAMBA_GAIN: f32 = 0.25;
-/// Factor of the experts' matrices that add it: with it a token's experts add 0.03.
+/// Factor of the matrices of experts that add to the hidden state: a token's experts then add 0.03.
 const EXPERT_GAIN: f32 = 0.286;
-/// Weights of norms of what blocks add: with it a block adds 0.05.
+/// Weights of norms over what blocks add to the hidden state: a block then adds 0.05.
 const ADDED_GAIN: f32 = 0.21;
-/// Another of experts that are clamped, whose activations are larger: to the up they add one.
+/// Factor of such matrices of experts with clamps, whose activations are larger, since one is added
+/// to the up product.
 const CLAMPED_GAIN: f32 = 0.034;
-/// Another of experts without a gate, whose weights have a sum above 1.
+/// Factor of such matrices of experts without a gate, whose routing weights have a sum above 1.
 const RELU2_GAIN: f32 = 0.065;
-/// Largest correction of the scores of experts: some tenth of the least one that is chosen.
+/// Largest correction of the scores of experts: a tenth or so of the least chosen score.
 const CORRECTION_SPREAD: f32 = 0.002;
 /// Standard deviation of logits, in units of `sqrt(2 ln VOCAB)`.
 const HEAD_SPREAD: f32 = 1.05;
@@ -69,7 +71,7 @@ const DRAWN_BYTES: usize = 4096;
 pub struct Draw {
     seed: u64,
     numbers: Numbers,
-    /// Its BF16 numbers are stored as F32.
+    /// Whether BF16 numbers are stored as F32.
     widened: bool,
 }
 
@@ -77,10 +79,10 @@ pub struct Draw {
 pub enum Numbers {
     Bf16(Range),
     F32(Range),
-    /// Bytes of which the first bits are set and the second drawn.
+    /// Bytes in which the bits of the first number are set and those of the second are drawn.
     Bytes((u8, u8)),
-    /// BF16 `[rows, columns]` that hold another value on the common channels: `common[row]`, or the
-    /// only one.
+    /// BF16 `[rows, columns]`, with other values on the common channels: `common[row]`, or the only
+    /// one.
     Rows {
         range: Range,
         columns: usize,
@@ -88,7 +90,7 @@ pub enum Numbers {
     },
 }
 
-/// Evenly distributed numbers.
+/// Evenly distributed numbers of a range.
 #[derive(Clone, Copy, Debug)]
 pub struct Range {
     centre: f32,
@@ -115,13 +117,13 @@ impl Range {
         Range::around(centre, FACTOR_SPREAD * centre)
     }
 
-    /// The number of a drawn byte.
+    /// Number of the range for a drawn byte.
     fn of(self, byte: u8) -> f32 {
         self.centre + self.spread * (f32::from(byte as i8) + 0.5) / 128.0
     }
 }
 
-/// Numbers of plain BF16 that a role decides, if it does; `tied`: the embedding is the head.
+/// BF16 numbers that the role decides; None for other roles. `tied`: the embedding is the head.
 fn of_role(weight: Weight, tied: bool) -> Option<Numbers> {
     let columns = target::CHANNELS;
     let rows = |scale: f32, range: Range, common: Vec<f32>| Numbers::Rows {
@@ -130,13 +132,13 @@ fn of_role(weight: Weight, tied: bool) -> Option<Numbers> {
         common: common.iter().map(|value| scale * value).collect(),
     };
     let embedding = |scale| rows(scale, Range::around(0.0, 3f32.sqrt()), vec![COMMON]);
-    // Values that are stored around zero are drawn around zero.
+    // Weights that are stored around zero are drawn around zero.
     let stored = |centre: f32| match weight.kind() {
         Kind::Vector { plus_one: true } => Range::around(centre - 1.0, NORM_SPREAD),
         _ => Range::around(centre, NORM_SPREAD),
     };
     Some(match weight.role() {
-        // An embedding that serves as the head too has the magnitude of a head; norms undo that.
+        // An embedding that is also the head has the magnitude of a head, which norms undo.
         Role::Embedding if tied => embedding(head_scale()),
         Role::Embedding => embedding(1.0),
         Role::Head => Numbers::Bf16(Range::around(0.0, head_scale() * 3f32.sqrt())),
@@ -158,12 +160,12 @@ fn of_role(weight: Weight, tied: bool) -> Option<Numbers> {
         | Role::EmbeddingNorm
         | Role::HiddenNorm
         | Role::GdnNorm => Numbers::Bf16(stored(1.0)),
-        // Small: what is normed has unit variance.
+        // Small, since the normed numbers have unit variance.
         Role::MixedNorm | Role::FedNorm => {
             let Range { centre, .. } = stored(ADDED_GAIN);
             Numbers::Bf16(Range::around(centre, NORM_SPREAD * ADDED_GAIN))
         }
-        // Stored times the root of the hidden width.
+        // The stored weights are multiplied by the root of the hidden width.
         Role::RouterNorm => {
             let Range { centre, spread } = stored(1.0);
             let root = (columns as f32).sqrt();
@@ -172,7 +174,7 @@ fn of_role(weight: Weight, tied: bool) -> Option<Numbers> {
         Role::LayerScalar => Numbers::Bf16(Range::around(0.9, 0.1)),
         // Larger, so that attention prefers some positions.
         Role::QueryNorm | Role::QueryDownNorm | Role::KeyNorm => Numbers::Bf16(stored(1.5)),
-        // Half-lives of one token to some thousands.
+        // Half-lives from one token to some thousands.
         Role::GdnDecayRate => Numbers::Bf16(Range::around(1.4, 1.4)),
         Role::Correction => Numbers::Bf16(Range::around(0.0, CORRECTION_SPREAD)),
         Role::GdnDecayBias => Numbers::Bf16(Range::around(-4.6, 2.3)),
@@ -207,8 +209,8 @@ fn head_scale() -> f32 {
     logits / hidden.sqrt()
 }
 
-/// Values of a router's rows on the common channels, for logits that lie so far below zero: ranks
-/// are dealt anew in each layer.
+/// Values of a router's rows on the common channels, for logits that lie `below` below zero; ranks
+/// of experts are drawn anew in each layer.
 fn popularity(router: Weight, below: f32) -> Vec<f32> {
     let place = match router.site() {
         Site::Layer(layer) => layer,
@@ -226,7 +228,7 @@ fn popularity(router: Weight, below: f32) -> Vec<f32> {
     ranks.iter().map(|rank| logit(rank) / sum).collect()
 }
 
-/// Root mean square of E4M3 numbers with these bits set and these drawn.
+/// Root mean square of E4M3 numbers with the bits `set`, and those of `drawn` drawn.
 pub fn e4m3_rms((set, drawn): (u8, u8)) -> f32 {
     let square = |byte: u8| e4m3(byte & drawn | set).powi(2);
     ((0..=u8::MAX).map(square).sum::<f32>() / 256.0).sqrt()
@@ -261,7 +263,7 @@ impl Draw {
         }
     }
 
-    /// Fills `out` from byte `offset` of the tensor on; both begin at an element.
+    /// Fills `out` with the tensor's bytes from `offset` on; both begin at an element.
     pub fn fill(&self, offset: u64, out: &mut [u8]) {
         if !self.widened {
             return self.fill_narrow(offset, out);
@@ -304,7 +306,7 @@ impl Draw {
         }
     }
 
-    /// `first`: of the elements.
+    /// Fills `out` with BF16 of `range`; `first`: index of the first element.
     fn fill_bf16(&self, range: Range, first: u64, out: &mut [u8]) {
         let table: [[u8; 2]; 256] = std::array::from_fn(|byte| bf16(range.of(byte as u8)));
         let mut drawn = [0; DRAWN_BYTES];
@@ -320,7 +322,7 @@ impl Draw {
     }
 }
 
-/// Writes the common channels of the elements from `first` on.
+/// Writes the values of common channels into elements, of which the first has the index `first`.
 fn put_common(common: &[f32], columns: usize, first: usize, out: &mut [[u8; 2]]) {
     let mut at = first;
     while at < first + out.len() {
@@ -346,7 +348,7 @@ fn word(seed: u64, index: u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// The drawn bytes from `first` on: eight of each word.
+/// Fills `out` with drawn bytes from index `first` on: eight of each word.
 fn draw(seed: u64, first: u64, out: &mut [u8]) {
     let skipped = (first % 8) as usize;
     let head = ((8 - skipped) % 8).min(out.len());
@@ -367,7 +369,7 @@ fn seed(name: &str) -> u64 {
     name.bytes().fold(0xcbf2_9ce4_8422_2325, step)
 }
 
-/// The BF16 towards zero.
+/// The BF16 of a number, rounded towards zero.
 fn bf16(value: f32) -> [u8; 2] {
     ((value.to_bits() >> 16) as u16).to_le_bytes()
 }

@@ -158,8 +158,8 @@ pub enum WeightsError {
 }
 
 impl WeightsError {
-    /// Error of the operating system about a path. What stays as it is until a person changes it is
-    /// told apart from what a disk or a network may do at any time.
+    /// Error of the operating system for a path. Faults that last until a person mends them are
+    /// separate from those that a disk or a network may have at any time.
     pub(super) fn of_path(path: &Path, error: io::Error) -> WeightsError {
         let path = path.to_path_buf();
         let lasting = [Errno::LOOP, Errno::NAMETOOLONG, Errno::NOTDIR, Errno::INVAL];
@@ -193,7 +193,7 @@ pub enum Wrong {
 }
 
 impl Wrong {
-    /// In words, with the fix.
+    /// The error in words, with the fix.
     fn at(self, index: usize) -> String {
         match self {
             Wrong::NotFinite => {
@@ -224,7 +224,7 @@ impl Wrong {
     }
 }
 
-/// Why a link is not followed; users by their number.
+/// Why a link is not followed. Users are given by number.
 #[derive(Debug)]
 pub enum Distrust {
     /// Another user placed the link.
@@ -235,11 +235,11 @@ pub enum Distrust {
     OpenToAll(PathBuf),
     /// The file lies where any user can place one, and is another user's.
     FileOf(u32, PathBuf),
-    /// A user placed the link or name, and the file to be copied is another user's, the last.
+    /// The first user placed the link or name, and the file to be copied belongs to the last.
     ChosenBy(u32, PathBuf, u32),
 }
 
-/// In words, with the fix.
+/// The reason in words, with the fix.
 fn distrust(why: &Distrust, directory: &Path) -> String {
     let directory = directory.display();
     match why {

@@ -1,9 +1,9 @@
-//! An open file of weights, read by position: what the page cache holds from there, the rest from
-//! the disk directly.
+//! An open file of weights, read by position: from the page cache what is in it, the rest directly
+//! from the disk.
 //!
-//! Weights are read once and kept elsewhere. Through the page cache they would push out what else
-//! the machine has there, and where host and device share memory they would take the room of the
-//! weights themselves. There nothing is left behind: what was read of the cache is dropped from it.
+//! Weights are read once and held elsewhere. In the page cache they would evict other files, and
+//! where host and device share memory they would take memory that the weights need. There, pages
+//! that were read are also dropped from the cache.
 
 use std::cell::RefCell;
 use std::fs::{File, Metadata};
@@ -18,28 +18,29 @@ use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
 use crate::target;
 
-/// Whether weights lie in the memory that the page cache takes its own of.
+/// Whether the page cache takes its pages from the memory that the weights are in.
 const SHARES_MEMORY: bool = target::HOST_RESERVE.is_some();
-/// Reads below this are small, as of scales and vectors. They go through the page cache, unless
-/// that would keep what the system reads ahead of them.
+/// Reads below this size, as of scales and vectors, go through the page cache, unless it would hold
+/// on to the system's read-ahead.
 const DIRECT_BYTES_MIN: usize = 64 << 10;
-/// Reads past the page cache for each that asks it in vain: asking may start a read-ahead.
+/// Direct reads after the page cache lacked something, until it is asked again: asking may start a
+/// read-ahead.
 const ASKED_EVERY: u32 = 16;
-/// Place and length of direct reads are multiples of this; no disk's block is larger.
+/// Offset and length of direct reads are multiples of this; no disk has larger blocks.
 const ALIGN: usize = 4096;
 /// Bytes of one direct read at most.
 const DIRECT_BYTES: usize = 2 << 20;
 
 pub struct WeightsFile {
     file: File,
-    /// The file, past the page cache.
+    /// The file opened for direct reads, or why there are none.
     direct: Result<File, &'static str>,
     /// Reads until the page cache is asked again, after it lacked something.
     asked_in: AtomicU32,
     stamp: Stamp,
 }
 
-/// Marks of a file that change when it is written to.
+/// Properties of a file that change when it is written to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     bytes: u64,
@@ -56,7 +57,8 @@ impl Stamp {
 }
 
 impl WeightsFile {
-    /// Takes a regular file, and the same one opened for direct reads where there are any.
+    /// Takes a regular file, and the same file opened for direct reads if its file system has
+    /// these.
     pub fn of(file: File, direct: Option<File>) -> io::Result<WeightsFile> {
         let stamp = Stamp::of(&file.metadata()?);
         let direct = match (direct, cached(&file, 0, &mut [0])) {
@@ -82,26 +84,26 @@ impl WeightsFile {
         &self.file
     }
 
-    /// Whether it is what `path` leads to now.
+    /// Whether `path` leads to this file now.
     pub fn is_at(&self, path: &Path) -> io::Result<bool> {
         let (own, found) = (self.file.metadata()?, path.metadata()?);
         Ok((own.dev(), own.ino()) == (found.dev(), found.ino()))
     }
 
-    /// Why it is read through the page cache alone, if it is.
+    /// Why the file is read through the page cache alone; None if it is not.
     pub fn detour(&self) -> Option<&'static str> {
         self.direct.as_ref().err().copied()
     }
 
-    /// Whether it is as it was when it was opened.
+    /// Whether the file is as it was when it was opened.
     pub fn is_unchanged(&self) -> io::Result<bool> {
         Ok(Stamp::of(&self.file.metadata()?) == self.stamp)
     }
 
-    /// Fills `out` from `offset` on; how many bytes of it came past the page cache.
+    /// Fills `out` from `offset` on; returns how many bytes were read directly from the disk.
     ///
     /// # Errors
-    /// `UnexpectedEof` when the file ends before, or the operating system's.
+    /// `UnexpectedEof` if the file ends before, or the operating system's error.
     pub fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<u64> {
         let is_small = out.len() < DIRECT_BYTES_MIN;
         let direct = match &self.direct {
@@ -121,16 +123,16 @@ impl WeightsFile {
         Ok(rest.len() as u64)
     }
 
-    /// `cached`, unless there was something missing a few reads ago.
+    /// `cached`, unless a few reads ago something was missing.
     fn cached_now_and_then(&self, offset: u64, out: &mut [u8]) -> io::Result<usize> {
-        // Reads at the same time may count as one, which does no harm.
+        // Concurrent reads may be counted as one, which does no harm.
         let asked_in = self.asked_in.load(Ordering::Relaxed);
         if asked_in > 0 {
             self.asked_in.store(asked_in - 1, Ordering::Relaxed);
             return Ok(0);
         }
         let had = cached(&self.file, offset, out)?;
-        // The last page may have gone with those of the read after this one.
+        // The last page may have been dropped with the pages of the read that follows this one.
         if had + ALIGN < out.len() {
             self.asked_in.store(ASKED_EVERY, Ordering::Relaxed);
         }
@@ -138,9 +140,9 @@ impl WeightsFile {
         Ok(had)
     }
 
-    /// Drops what was read of the page cache where that shares its memory with the weights: whole
-    /// pages, and the first one, whose other part is that of a read before. It is advice; what is
-    /// yet to be written to the disk stays.
+    /// Drops the pages of a read from the page cache if it shares its memory with the weights:
+    /// whole pages, and the first one, whose other part belongs to an earlier read. This is advice;
+    /// pages that are to be written to the disk stay.
     fn drop_cached(&self, offset: u64, len: usize) {
         let page = ALIGN as u64;
         let (start, end) = (offset / page * page, (offset + len as u64) / page * page);
@@ -151,7 +153,7 @@ impl WeightsFile {
 }
 
 impl Drop for WeightsFile {
-    /// Also edges of reads are dropped, and what the system has read ahead.
+    /// Also drops pages at the edges of reads, and the system's read-ahead.
     fn drop(&mut self) {
         if SHARES_MEMORY {
             let _ = fadvise(&self.file, 0, None, Advice::DontNeed);
@@ -159,7 +161,7 @@ impl Drop for WeightsFile {
     }
 }
 
-/// Fills as much of `out` as the page cache holds without a gap; how much that is.
+/// Fills the beginning of `out` with what the page cache holds without a gap; returns its length.
 fn cached(file: &File, offset: u64, out: &mut [u8]) -> io::Result<usize> {
     let mut had = 0;
     while had < out.len() {

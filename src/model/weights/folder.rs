@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use super::error::{Distrust, WeightsError};
 use host::beneath::{self, LOOK, kind};
 
-/// Links on the way to one file; as many as the kernel follows.
+/// Most links on the way to one file, as in the kernel.
 const LINKS_MAX: usize = 40;
 /// Name of the folder of the hub's cache that holds contents by their digest.
 pub(super) const BLOBS: &str = "blobs";
@@ -39,12 +39,12 @@ pub struct Folder {
 /// A regular file that was opened.
 pub(super) struct Opened {
     pub file: File,
-    /// The file, read past the page cache; None where its file system has no such reads.
+    /// Handle of the file for direct reads; None if its file system has none.
     pub direct: Option<File>,
     /// Name after `blobs/` in the first link that has one: the content's digest in a hub cache.
     pub blob: Option<String>,
-    /// Users without whom it would not have been found: those who placed links on the way, and for
-    /// a file with several names the owner of the directory.
+    /// Users who decided which file this is: those who placed links on the way, and for a file with
+    /// several names the owner of the directory.
     chosen_by: Vec<u32>,
 }
 
@@ -52,8 +52,8 @@ pub(super) struct Opened {
 struct Trusted([u32; 4]);
 
 impl Trusted {
-    /// Root, this process, the owner of a directory, and that of `/`, who is root elsewhere where
-    /// a container has users of its own.
+    /// Root, the user of this process, the owner of a directory, and the owner of `/`, who stands
+    /// for root in a container with users of its own.
     fn of(directory: &Stat) -> Trusted {
         let [root, container, process] = beneath::trusted();
         Trusted([root, container, process, directory.st_uid])
@@ -95,12 +95,12 @@ impl Folder {
         &self.path
     }
 
-    /// Whether there is anything of this name, be it a link that leads nowhere.
+    /// Whether an entry of this name exists, even a link that leads nowhere.
     pub fn has(&self, name: &str) -> bool {
         openat(&self.handle, name, LOOK, Mode::empty()).is_ok()
     }
 
-    /// Names of what it holds, sorted; empty where it cannot be listed.
+    /// Sorted names of its entries; empty if it cannot be listed.
     pub fn names(&self) -> Vec<String> {
         let entries = fs::read_dir(&self.path).into_iter().flatten().flatten();
         let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
@@ -117,12 +117,12 @@ impl Folder {
         Walk::new(self, name).and_then(Walk::arrive)
     }
 
-    /// Opens a file whose content is to be copied to where others read it. A link of another user
-    /// then leads only to what that user owns: what this process may read beyond that is not that
-    /// user's to publish.
+    /// Opens a file whose content is to be copied to a path that others can read. A link of another
+    /// user must lead to a file of that user: others that this process can read are not that user's
+    /// to publish.
     ///
     /// # Errors
-    /// `Untrusted` where it is not; `Absent`, `Denied`, `NotRegular` or `Io`.
+    /// `Untrusted` if it does not; `Absent`, `Denied`, `NotRegular` or `Io`.
     pub fn open_to_copy(&self, name: &str) -> Result<File, WeightsError> {
         let opened = self.file(name)?;
         let path = self.path.join(name);
@@ -169,12 +169,12 @@ fn read_whole(file: File, path: &Path, bytes_max: u64) -> Result<Vec<u8>, Weight
 /// A way through directories to a file.
 struct Walk<'a> {
     folder: &'a Folder,
-    /// The file, as it was asked for.
+    /// Path of the file as the caller named it.
     wanted: PathBuf,
-    /// Where the walk is, and its path for people.
+    /// Directory that the walk has reached, and its path for messages.
     at: OwnedFd,
     at_path: PathBuf,
-    /// Names ahead, the next one last.
+    /// Names still to be walked, the next one last.
     ahead: Vec<OsString>,
     links: usize,
     blob: Option<String>,
@@ -234,7 +234,7 @@ impl<'a> Walk<'a> {
         fstat(seen).map_err(|error| WeightsError::of_path(&self.wanted, error.into()))
     }
 
-    /// Puts the names of `path` ahead.
+    /// Adds the names of `path` before those still to be walked.
     fn go_by(&mut self, path: &Path) -> Result<(), WeightsError> {
         if path.is_absolute() {
             let root = open("/", LOOK, Mode::empty());
@@ -250,7 +250,8 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Goes into a directory. Behind a link it decides what is found: it must be of a trusted user.
+    /// Enters a directory. After a link the directory decides which file is found, so a trusted
+    /// user must own it.
     fn enter(&mut self, seen: OwnedFd, stat: &Stat, path: PathBuf) -> Result<(), WeightsError> {
         let up = path.ends_with("..");
         self.at_path = if up { parent(&self.at_path) } else { path };
@@ -287,7 +288,7 @@ impl<'a> Walk<'a> {
         self.go_by(&target)
     }
 
-    /// Opens what was seen, and makes sure that it is what was opened.
+    /// Opens the last name, and makes sure that it is the entry `seen`.
     fn finish(self, name: &OsStr, seen: &Stat) -> Result<Opened, WeightsError> {
         let directory = self.stat(&self.at)?;
         let exchangeable = is_open_to_all(&directory) && !self.folder.trusted.has(seen);
@@ -333,7 +334,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// The directory above; of a path that ends in no name, the real one.
+/// The directory above `path`, whose links are resolved first.
 fn parent(path: &Path) -> PathBuf {
     let real = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
     real.parent().map(Path::to_path_buf).unwrap_or(real)

@@ -1,9 +1,9 @@
-//! The commit of a git checkout, as `gitrepository-layout(5)` says where it stands.
+//! The commit of a git checkout, found as `gitrepository-layout(5)` describes.
 
 use super::folder::Folder;
 use super::hex::is_commit;
 
-/// Largest file of a few lines, or of all references.
+/// Bytes of the largest file that is read: a few lines, or all references.
 const TEXT_BYTES_MAX: u64 = 16 << 20;
 
 /// The commit that is checked out, if the checkout is one of `repository`.
@@ -26,7 +26,7 @@ pub(super) fn head(folder: &Folder, repository: &str) -> Option<String> {
     is_commit(&commit).then_some(commit)
 }
 
-/// The commit of the reference `name` in the file of all of them.
+/// Commit of the reference `name` in the text of `packed-refs`.
 fn packed(references: &str, name: &str) -> Option<String> {
     let mut lines = references.lines().filter_map(|line| line.split_once(' '));
     lines

@@ -8,14 +8,14 @@ use std::ops::Range;
 
 use crate::target::{self, Format, Kind, Piece, Purpose, Role, Row, Shape, Site, TENSORS_TABLE};
 
-/// Numbers that hidden and inner widths are multiples of in memory.
+/// Multiples to which hidden and inner widths are padded in memory.
 const PADS: [usize; 2] = [target::PAD, target::PAD_INNER];
 
 /// The tensors of the target's model, or of its first layers and what surrounds them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     layers: usize,
-    /// Whether the layer of multi-token prediction is among them.
+    /// Whether the layer of multi-token prediction is part of it.
     predicts: bool,
 }
 
@@ -40,7 +40,7 @@ impl Layout {
         Layout::cut(target::LAYERS)
     }
 
-    /// The model cut after its first `layers`.
+    /// The model cut after its first `layers` layers.
     pub fn cut(layers: usize) -> Layout {
         Layout {
             layers,
@@ -48,7 +48,7 @@ impl Layout {
         }
     }
 
-    /// The layout without the layer of multi-token prediction: what is needed where nothing drafts.
+    /// The layout without the layer of multi-token prediction, for uses that do not draft.
     pub fn without_prediction(self) -> Layout {
         Layout {
             predicts: false,
@@ -56,8 +56,8 @@ impl Layout {
         }
     }
 
-    /// Layout without that layer if none of its tensors is there: some releases declare one and
-    /// have none.
+    /// The layout without the layer of multi-token prediction if none of its tensors exists: some
+    /// releases declare such a layer and lack it.
     pub fn found_in(self, is_there: impl Fn(&str) -> bool) -> Layout {
         let less = self.without_prediction();
         let others = less.tensors();
@@ -90,7 +90,7 @@ impl Layout {
         sites.filter(move |site| self.holds(*site))
     }
 
-    /// Whether there is such a matrix or vector.
+    /// Whether the model has a matrix or vector of this role at the site.
     pub fn has(self, role: Role, site: Site) -> bool {
         self.find(role, site, 0).is_some()
     }
@@ -100,7 +100,7 @@ impl Layout {
         self.copy(role, site, 0)
     }
 
-    /// Weight of one expert, of a role that a site has several of.
+    /// Weight of one expert, for a role of which a site has several.
     pub fn copy(self, role: Role, site: Site, copy: usize) -> Weight {
         let found = self.find(role, site, copy);
         found.unwrap_or_else(|| panic!("the model has no {role:?} {copy} at {site:?}"))
@@ -142,7 +142,8 @@ impl Layout {
         self.weights().filter(is_matrix)
     }
 
-    /// Formats of matrices that are rounded to others as they are read, and those.
+    /// Pairs of formats: that of the checkpoint, and the one that matrices of it are rounded to
+    /// when read.
     pub fn rounds(self) -> Vec<[Format; 2]> {
         let kinds = self.rows().map(|row| row.kind);
         let mut pairs: Vec<[Format; 2]> = Vec::new();
@@ -204,7 +205,7 @@ impl Weight {
         self.row.padded(PADS)[1]
     }
 
-    /// Rows and columns that the checkpoint has of a matrix; the others are zeros.
+    /// Rows and columns of a matrix in the checkpoint; in memory the others are zeros.
     pub fn stored(self) -> [usize; 2] {
         [self.row.n(), self.row.k()]
     }
@@ -220,12 +221,12 @@ impl Weight {
         format.unwrap_or_else(|| panic!("{} is no matrix", self.name()))
     }
 
-    /// Its format in the checkpoint.
+    /// Format of a matrix in the checkpoint.
     pub fn stored_format(self) -> Format {
         self.row.format().unwrap_or_else(|| self.format())
     }
 
-    /// Which one it is: several weights may be of one tensor, and so of one name.
+    /// Unique name of the weight: several weights may be of one tensor, and so have its name.
     pub fn key(self) -> String {
         let (role, copy) = (self.row.role, self.copy);
         match self.site {
@@ -235,7 +236,7 @@ impl Weight {
         }
     }
 
-    /// Canonical name, without the ends that the tensors of a matrix have.
+    /// Canonical name, without the suffixes of the tensors of a matrix.
     pub fn name(self) -> String {
         self.row.name_at(self.site, self.copy)
     }
@@ -248,7 +249,7 @@ impl Weight {
         self.name() + piece.suffix
     }
 
-    /// Rows of the tensor that some rows of the matrix are, in the matrix's order.
+    /// Rows of the tensor that make some rows of the matrix, in the matrix's order.
     pub fn stretches(self, rows: &Range<usize>) -> Vec<Range<usize>> {
         let base = match self.row.is_stacked() {
             true => self.copy * self.row.shape[1],
@@ -269,7 +270,7 @@ impl Weight {
     }
 }
 
-/// Appends a stretch, to the last one if it follows that.
+/// Appends a stretch of rows, or extends the last one if this follows it.
 fn join(found: &mut Vec<Range<usize>>, stretch: Range<usize>) {
     match found.last_mut() {
         Some(last) if last.end == stretch.start => last.end = stretch.end,

@@ -1,5 +1,5 @@
-//! From what the operator gave to the directory that holds a checkpoint, and what to say where it
-//! holds none or not all of one.
+//! Path from the operator to the directory that holds a checkpoint, and messages if it holds none
+//! or an incomplete one.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -14,11 +14,12 @@ use host::operator_file;
 
 /// Folder of the hub's cache that holds a folder for each revision.
 pub(super) const SNAPSHOTS: &str = "snapshots";
-/// Begins the name of a model's folder in the hub's cache.
+/// Prefix of a model's folder in the hub's cache.
 const MODEL_FOLDER: &str = "models--";
 /// Largest file that names a revision.
 const REF_BYTES_MAX: u64 = 1024;
-/// Ends of the names of files that are still being downloaded, by `hf`, `wget`, `aria2c`, browsers.
+/// Suffixes of the names of files that are still being downloaded, by `hf`, `wget`, `aria2c`,
+/// browsers.
 const UNFINISHED: [&str; 6] = [
     ".incomplete",
     ".part",
@@ -32,7 +33,7 @@ const UNFINISHED: [&str; 6] = [
 #[derive(Debug, PartialEq)]
 pub struct Located {
     pub directory: PathBuf,
-    /// Sentence that tells which directory was taken, where another one was given.
+    /// Sentence for the operator that says which directory was taken, if it is not the given one.
     pub choice: Option<String>,
 }
 
@@ -56,7 +57,7 @@ pub fn locate(path: &Path) -> Result<Located, WeightsError> {
     }
 }
 
-/// The directory above `path` that cannot be looked into.
+/// Nearest ancestor of `path` that can be seen: the directory that this process may not search.
 fn closed_parent(path: &Path) -> PathBuf {
     let mut above = path.ancestors().skip(1);
     let seen = above.find(|above| fs::metadata(above).is_ok());
@@ -91,7 +92,7 @@ fn nothing_there(path: &Path) -> String {
     )
 }
 
-/// `owner/name`.
+/// Whether `text` has the form `owner/name` of a repository on the hub.
 fn is_hub_name(text: &str) -> bool {
     let plain = |part: &str| {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
@@ -153,7 +154,7 @@ fn as_given(directory: &Path) -> Located {
     }
 }
 
-/// Advice for who gives a whole cache.
+/// Advice for an operator who gives a whole cache instead of one model.
 fn of_cache(cache: &Path, models: &[String]) -> String {
     let repository = target::REPOSITORY.map(|name| name.replace('/', "--"));
     let folder = repository.map(|name| format!("{MODEL_FOLDER}{name}"));
@@ -224,7 +225,7 @@ fn folders(directory: &Path) -> Vec<String> {
     names
 }
 
-/// The refusal of a directory without the files `missing`, at least one.
+/// Error for a directory that lacks the files `missing`, at least one.
 pub fn incomplete(folder: &Folder, missing: &[String]) -> WeightsError {
     let verb = if missing.len() == 1 { "is" } else { "are" };
     WeightsError::Incomplete {

@@ -65,14 +65,14 @@ impl Expected {
     }
 }
 
-/// A revision, and what says so.
+/// A revision (`commit`), and the file or folder that states it (`by`, in words).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Revision {
     pub by: String,
     pub commit: String,
 }
 
-/// The two lines of a file's metadata that count: commit and etag.
+/// The first two lines of a file's metadata: commit and etag; with the path of the metadata.
 fn metadata(folder: &Folder, name: &str) -> Option<(String, [String; 2])> {
     CLIENT_FOLDERS.iter().find_map(|client| {
         let path = format!("{client}/download/{name}.metadata");
@@ -82,7 +82,7 @@ fn metadata(folder: &Folder, name: &str) -> Option<(String, [String; 2])> {
     })
 }
 
-/// Everything that says of which revision the files `names` are.
+/// All records of which revision the files `names` are.
 pub(super) fn revisions(folder: &Folder, names: &[String]) -> Vec<Revision> {
     let shown = folder.path().display();
     let snapshot = locate::snapshot_commit(folder.path()).map(|commit| Revision {
@@ -104,7 +104,7 @@ pub(super) fn revisions(folder: &Folder, names: &[String]) -> Vec<Revision> {
     snapshot.into_iter().chain(noted).chain(head).collect()
 }
 
-/// Compares what the directory says of its revision with the manifest.
+/// Compares the revision that the directory's records state with the manifest's.
 ///
 /// # Errors
 /// `Revision` with the first that is another.
@@ -137,7 +137,7 @@ impl<'a> Records<'a> {
         }
     }
 
-    /// The best statement about the file `name`, whose link names `blob`.
+    /// The most trusted record of the digest of the file `name`, whose link leads to `blob`.
     pub fn best(&self, name: &str, blob: Option<&str>) -> Option<(Witness, Expected)> {
         let blob = || Some((Witness::Blob, Expected::of_etag(blob?)?));
         let noted = || {

@@ -1,4 +1,5 @@
-//! Many threads fill slots, one empties them: what is read meets what the device makes of it.
+//! A pipeline in which many threads fill slots and one empties them, so that reading and the work
+//! of the device overlap.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -37,7 +38,7 @@ pub fn run<S: Send, E: Send>(
         for _ in 0..threads.min(jobs) {
             let (filled, next, take, fill) = (filled.clone(), &next, &take, &fill);
             scope.spawn(move || {
-                // No slot comes any more when the jobs are done, or after an error.
+                // No slot comes after the last job, or after an error.
                 while let Ok(mut slot) = take() {
                     let job = next.fetch_add(1, Ordering::Relaxed);
                     if job >= jobs {
@@ -59,7 +60,7 @@ pub fn run<S: Send, E: Send>(
             };
             let (job, slot) = result?;
             if let Some(slot) = empty(job, slot)? {
-                // There is no one to fill it once all jobs are begun.
+                // Once all jobs are begun, no thread waits for the slot.
                 let _ = free.send(slot);
             }
         }

@@ -28,7 +28,7 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// For people.
+    /// Description of the stage, for people.
     pub fn words(self) -> &'static str {
         match self {
             Stage::Checking => "checking files",
@@ -44,7 +44,7 @@ impl Stage {
     }
 }
 
-/// Shared by the loader and whoever reports.
+/// Progress, shared by the loader and its observers.
 #[derive(Debug, Default)]
 pub struct Progress {
     /// Stages that were entered so far, and when.
@@ -84,7 +84,7 @@ impl Progress {
         self.detour.get().map(String::as_str)
     }
 
-    /// Goes on to `stage`, unless it is there already.
+    /// Enters `stage`, unless it is the current one.
     pub fn enter(&self, stage: Stage) {
         let mut stages = self.lock();
         if stages.last().is_none_or(|&(last, _)| last != stage) {
@@ -112,7 +112,7 @@ impl Progress {
         self.detour.get_or_init(|| why);
     }
 
-    /// Nothing panics with the lock held.
+    /// Nothing panics while it holds the lock.
     fn lock(&self) -> MutexGuard<'_, Vec<(Stage, Instant)>> {
         self.stages.lock().unwrap_or_else(PoisonError::into_inner)
     }

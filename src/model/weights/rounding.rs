@@ -5,12 +5,12 @@
 /// Largest magnitudes of E2M1 and of E4M3.
 pub const E2M1_MAX: f32 = 6.0;
 pub const E4M3_MAX: f32 = 448.0;
-/// Weights below this are zeros beside those of any model.
+/// Weights below this magnitude count as zero: no model has such small ones beside others.
 pub const LEAST: f32 = 1e-30;
-/// Sums of squares that are added up side by side.
+/// Sums of squares that are accumulated in parallel.
 pub const LANES: usize = 16;
 
-/// The magnitude with so many bits of its mantissa, ties to even.
+/// The magnitude rounded to `BITS` bits of its mantissa, ties to even.
 #[inline(always)]
 fn keep<const BITS: u32>(size: f32) -> f32 {
     let dropped = f32::MANTISSA_DIGITS - 1 - BITS;
@@ -22,7 +22,7 @@ fn keep<const BITS: u32>(size: f32) -> f32 {
 /// The magnitude as a multiple of `step`, ties to even; for less than 2^22 steps.
 #[inline(always)]
 fn multiple(size: f32, step: f32) -> f32 {
-    // The last bit of this number is worth a step.
+    // The last bit of this number is worth `step`.
     let large = 1.5 * (1 << (f32::MANTISSA_DIGITS - 1)) as f32 * step;
     (size + large) - large
 }
@@ -92,14 +92,14 @@ pub fn error(sums: &mut [f32; LANES], x: &[f32], scale: f32, round: impl Fn(f32)
     }
 }
 
-/// The scale of the least error, the first of equal ones.
+/// The scale of the least error; of equal ones the first.
 pub fn least(scales: impl Iterator<Item = f32>, error: impl Fn(f32) -> f32) -> f32 {
     let errors = scales.map(|scale| (error(scale), scale));
     let least = errors.reduce(|least, next| if next.0 < least.0 { next } else { least });
     least.map_or(1.0, |(_, scale)| scale)
 }
 
-/// The nearest F16, ties to even. `x` is one of at most 65,504 in magnitude.
+/// The nearest F16, ties to even. `x` is at most 65,504 in magnitude.
 pub fn round_f16(x: f32) -> f32 {
     const SMALLEST_NORMAL: f32 = 1.0 / (1 << 14) as f32;
     let binade = f32::from_bits(x.to_bits() & 0x7f80_0000);

@@ -5,9 +5,9 @@ use super::header::Dtype;
 use super::layout::{Expected, Layout};
 use crate::target::{Format, Kind, Site};
 
-/// A tensor and what it holds.
+/// A tensor and its content.
 pub struct Drawn {
-    /// Canonical.
+    /// Canonical name.
     pub name: String,
     pub site: Site,
     pub dtype: Dtype,
@@ -42,17 +42,17 @@ pub fn tensors(layout: Layout, scaled: &[Format]) -> Vec<Drawn> {
     drawn.collect()
 }
 
-/// The bytes of some tensors, one after the other.
+/// Bytes of some tensors, one after the other.
 #[derive(Default)]
 pub struct Seeded {
-    /// Where each begins, ascending.
+    /// First byte of each tensor, ascending.
     starts: Vec<u64>,
     draws: Vec<Draw>,
     bytes: u64,
 }
 
 impl Seeded {
-    /// Appends a tensor; where it begins.
+    /// Appends a tensor; returns its first byte.
     pub fn push(&mut self, tensor: &Drawn) -> u64 {
         let start = self.bytes;
         self.starts.push(start);
@@ -65,7 +65,7 @@ impl Seeded {
         self.bytes
     }
 
-    /// Fills `out` from `offset` on; both ends lie between elements.
+    /// Fills `out` from `offset` on; both ends must lie between elements.
     pub fn read(&self, mut offset: u64, mut out: &mut [u8]) {
         while !out.is_empty() {
             let index = self.starts.partition_point(|&start| start <= offset) - 1;

@@ -1,9 +1,9 @@
-//! Contents that stand where a file of a checkpoint should: pointers, web pages, other formats.
+//! Contents that are found in place of a file of a checkpoint: pointers, web pages, other formats.
 
-/// Bytes of a file that are looked at.
+/// Bytes at the head of a file that are examined.
 pub(super) const BYTES: usize = 512;
 
-/// First bytes of what such files hold, and what to say of it.
+/// First bytes of such contents, and the message about them.
 const KINDS: [(&[u8], &str); 4] = [
     (
         b"version https://git-lfs.github.com/spec/",
@@ -25,7 +25,7 @@ const KINDS: [(&[u8], &str); 4] = [
 /// Beginnings of web pages, in lower case.
 const PAGES: [&[u8]; 3] = [b"<!doctype", b"<html", b"<?xml"];
 
-/// Why `content`, of which the beginning suffices, is no file of a checkpoint; the fix behind it.
+/// Why `content`, the beginning of a file, is no file of a checkpoint; then the fix.
 pub fn foreign(content: &[u8]) -> Option<&'static str> {
     if content.is_empty() {
         return Some("is empty; start its download again");

@@ -31,7 +31,7 @@ impl Source {
         Ok(Source::open_named(folder, name)?.0)
     }
 
-    /// `open`, with the name of the blob that the hub's cache has for the file, if it has.
+    /// `open`, with the name of the blob in the hub's cache, if the file's link leads to one.
     pub fn open_named(
         folder: &Folder,
         name: &str,
@@ -60,10 +60,10 @@ impl Source {
         }
     }
 
-    /// Fills `out` from `offset` on; how many bytes of it came past the page cache.
+    /// Fills `out` from `offset` on; returns how many bytes came past the page cache.
     ///
     /// # Errors
-    /// `Truncated` when the file ends before `out` is full, `Io` otherwise.
+    /// `Truncated` if the file ends before `out` is full, `Io` otherwise.
     pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<u64, WeightsError> {
         let result = match self {
             Source::File { file, .. } => file.read(offset, out),
@@ -91,7 +91,7 @@ impl Source {
         }
     }
 
-    /// Why the file is read through the page cache alone, if it is.
+    /// Why the file is read through the page cache alone; None if it is not.
     pub fn detour(&self) -> Option<&'static str> {
         match self {
             Source::File { file, .. } => file.detour(),
@@ -130,7 +130,8 @@ fn check_name(name: &str) -> Result<(), WeightsError> {
 }
 
 impl Source {
-    /// Why the file is none of a checkpoint, by its first bytes, with the fix.
+    /// Why the file is no file of a checkpoint, by its first bytes, with the fix; None if it may be
+    /// one.
     pub fn foreign(&self) -> Option<&'static str> {
         let mut start = vec![0; self.bytes().min(sniff::BYTES as u64) as usize];
         self.read(0, &mut start).ok()?;

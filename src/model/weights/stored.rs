@@ -5,7 +5,7 @@ use std::ops::Deref;
 use super::rounding::E4M3_MAX;
 use crate::target::Coding;
 
-/// Weights `[n, k]` as they are stored, in memory of their own or in a part of another's.
+/// Weights `[n, k]` as they are stored, in their own memory or in a part of a larger buffer.
 #[derive(Clone, Debug)]
 pub struct Stored<Bytes = Vec<u8>> {
     pub n: usize,
@@ -36,11 +36,11 @@ impl<Bytes> Bits<Bytes> {
     }
 }
 
-/// Numbers beside codes and scales: one of the matrix, or one of each row or block.
+/// Numbers beside codes and scales: one for the matrix, or one for each row or block.
 #[derive(Clone, Debug, Default)]
 pub struct Factors {
     pub numbers: Vec<f32>,
-    /// Scales are divided by them.
+    /// Whether scales are divided by these numbers instead of multiplied.
     pub divide: bool,
 }
 

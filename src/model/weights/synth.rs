@@ -29,10 +29,10 @@ const WRITE_BYTES: usize = 8 << 20;
 /// Headers are filled up with spaces to a multiple of this, as writers of the format do.
 const HEADER_ALIGN: usize = 8;
 
-/// Why a checkpoint was not written; what had been is removed.
+/// Why a checkpoint was not written; files that had been written are removed.
 #[derive(Debug, thiserror::Error)]
 pub enum SynthError {
-    /// The model has other layers than were asked for.
+    /// The model does not have as many layers as were asked for.
     #[error(
         "--layers {asked}: {} has {LAYERS} layers; ask for 1 to {LAYERS}",
         target::MODEL,
@@ -42,7 +42,7 @@ pub enum SynthError {
     /// The directory holds something already.
     #[error("{directory}: is not empty; give a directory that is, or one that is not there yet")]
     NotEmpty { directory: PathBuf },
-    /// There is no room for the rest.
+    /// The disk has no space for the rest.
     #[error(
         "{file}: the disk is full; the checkpoint takes {bytes} bytes, make left for them or ask \
          for fewer --layers"
@@ -62,13 +62,13 @@ pub struct Written {
     pub bytes: u64,
 }
 
-/// A file to be.
+/// A file to be written.
 struct Shard {
     path: PathBuf,
-    /// Length field and JSON.
+    /// Length field and JSON of the header.
     header: Vec<u8>,
     content: Seeded,
-    /// Names in the checkpoint.
+    /// Names of the tensors in the checkpoint.
     names: Vec<String>,
 }
 
@@ -129,7 +129,7 @@ pub fn write(
         })
     });
     if result.is_err() {
-        // The directory was empty; the first error is the one to tell.
+        // The directory was empty, so all shards are this run's; the first error is reported.
         let names = shards.iter().map(Shard::name);
         let others = small.iter().map(|(name, _)| (*name).to_string());
         names
@@ -143,7 +143,7 @@ pub fn write(
     })
 }
 
-/// Makes `directory`, which must be empty if it is there.
+/// Makes `directory`; an existing one must be empty.
 fn prepare(directory: &Path) -> Result<Dir, SynthError> {
     let made = Dir::make(directory).and_then(|made| Ok((made.is_empty()?, made)));
     match made {
@@ -155,10 +155,10 @@ fn prepare(directory: &Path) -> Result<Dir, SynthError> {
     }
 }
 
-/// Permissions of what is written, less the mask of the process.
+/// Permissions of new files, before the process's mask.
 const MODE: u32 = 0o666;
 
-/// Makes a file that is not there.
+/// Makes a new file.
 fn create(directory: &Dir, name: &str) -> io::Result<File> {
     directory.create(&plain(name), MODE)
 }
@@ -167,7 +167,7 @@ fn plain(name: &str) -> Beneath {
     Beneath::parse(name).expect("names of a checkpoint are plain")
 }
 
-/// Deals the tensors to shards in the order of their layers.
+/// Distributes the tensors to shards in the order of their layers.
 fn shards(directory: &Path, layers: usize) -> Vec<Shard> {
     let mut tensors = seeded::tensors(Layout::cut(layers), target::INPUT_SCALES);
     tensors.sort_by_key(|tensor| layer_of(tensor.site));
@@ -192,7 +192,7 @@ fn shards(directory: &Path, layers: usize) -> Vec<Shard> {
         .collect()
 }
 
-/// The layer's number, or the end for what no layer owns.
+/// Number of the layer; for tensors outside of layers, a number after the last.
 fn layer_of(site: Site) -> usize {
     match site {
         Site::Layer(layer) => layer,
@@ -249,8 +249,8 @@ fn index(shards: &[Shard]) -> Value {
     json!({"metadata": {"total_size": size}, "weight_map": names})
 }
 
-/// The text model, for another implementation to be compared with: of each fact about
-/// configurations the usual value, at the first place where it may stand, and what must be stated.
+/// Configuration of the text model, so that another implementation can be compared: for each fact
+/// its usual value, at the first place where it may stand, and values that must be stated.
 fn config(layers: usize) -> Value {
     let (mut config, mut keys) = (json!({}), BTreeSet::new());
     for fact in target::CONFIG.iter().filter(|fact| is_written(fact)) {
@@ -281,12 +281,13 @@ fn config(layers: usize) -> Value {
     config
 }
 
-/// Leaves what readers take together: where kinds of layers turn in their own ways, these alone.
+/// Leaves the parameters of RoPE that readers use together: if kinds of layers have their own, only
+/// these.
 fn turned(rope: &mut Map<String, Value>) {
     if rope.values().any(Value::is_object) {
         return rope.retain(|_, of_kind| of_kind.is_object());
     }
-    // Positions of text have one part: sections do not matter.
+    // The position of text is one number, so sections have no effect.
     rope.insert("mrope_section".to_string(), json!([0, 0, 0]));
 }
 
@@ -298,14 +299,14 @@ fn is_written(fact: &Fact) -> bool {
     !assumed && !fact.pointer.starts_with("/quantization_config")
 }
 
-/// Writes `value` at a pointer, the objects on the way too.
+/// Writes `value` at a JSON pointer, and objects on the way to it.
 fn put(config: &mut Value, pointer: &str, value: Value) {
     let names = pointer.split('/').skip(1);
     let place = names.fold(config, |place, name| &mut place[name]);
     *place = value;
 }
 
-/// Mark that says that the weights mean nothing.
+/// Mark that the weights are drawn and mean nothing.
 fn mark(layers: usize) -> Value {
     json!({
         "drawn": "every weight is a random number: answers mean nothing",
@@ -318,7 +319,7 @@ fn pretty(value: &Value) -> String {
     format!("{value:#}\n")
 }
 
-/// `bytes`: of the whole checkpoint.
+/// Error for a file that could not be written; `bytes`: size of the whole checkpoint.
 fn refused(file: &Path, error: io::Error, bytes: u64) -> SynthError {
     let file = file.to_path_buf();
     match error.kind() {
@@ -329,7 +330,7 @@ fn refused(file: &Path, error: io::Error, bytes: u64) -> SynthError {
     }
 }
 
-/// The shards on their way to the disk.
+/// Shards that are being written.
 struct Files<'a> {
     directory: &'a Dir,
     shards: &'a [Shard],
@@ -338,7 +339,7 @@ struct Files<'a> {
 }
 
 impl Files<'_> {
-    /// Draws and writes with some threads; the first error ends all of them.
+    /// Draws and writes with `threads` threads; the first error ends all of them.
     fn write(&self, threads: usize) -> Result<(), SynthError> {
         let create = |shard: &Shard| {
             create(self.directory, &shard.name()).map_err(|e| self.refused(shard, e))
@@ -349,7 +350,7 @@ impl Files<'_> {
             .map(create)
             .collect::<Result<Vec<_>, _>>()?;
         let mut parts: Vec<(usize, u64)> = self.parts().collect();
-        // Writers of one file wait for each other: all files grow at once.
+        // Writers of one file would wait for each other, so all files grow at once.
         parts.sort_by_key(|(_, offset)| *offset);
         let (next, first_error) = (AtomicUsize::new(0), Mutex::new(None));
         let work = || {
@@ -376,7 +377,7 @@ impl Files<'_> {
         Ok(())
     }
 
-    /// Shards and where their parts begin, counted from the first tensor.
+    /// Shards and the first bytes of their parts, counted from the first tensor.
     fn parts(&self) -> impl Iterator<Item = (usize, u64)> {
         let shards = self.shards.iter().enumerate();
         shards.flat_map(|(index, shard)| {
@@ -385,7 +386,7 @@ impl Files<'_> {
         })
     }
 
-    /// The first part of a shard brings the header.
+    /// A part of a shard; the first one includes the header.
     fn part(
         &self,
         file: &File,

@@ -1,15 +1,15 @@
-//! Bounds of numbers as the compiler of JSON holds them.
+//! Bounds of numbers as the compiler of JSON enforces them.
 //!
-//! A number that lies nearer to zero than the other bound lets, and is whole, the compiler writes
-//! down though it is excluded. So it gets the next double instead, included: what lies between the
-//! two is no number to a reader that holds doubles.
+//! The compiler lets an excluded bound pass if it is whole and nearer to zero than the other bound.
+//! So the next double becomes the bound, included: a reader that holds numbers as doubles knows
+//! none between the two.
 
 use serde_json::{Map, Value};
 
 use super::formats::FAR;
 
-/// The number nearest to zero that is taken as its neighbour. Nearer ones would be written with
-/// hundreds of zeros, as bounded numbers have no exponents.
+/// Number that counts as the next one after zero. Smaller ones would be written with hundreds of
+/// zeros, since bounded numbers have no exponents.
 const NEAREST_TO_ZERO: f64 = 1e-40;
 
 /// Replaces excluded bounds by included ones where the numbers that are left lead away from zero.
@@ -31,7 +31,7 @@ pub fn include(schema: &mut Map<String, Value>) {
     }
 }
 
-/// The least number above `bound`, which is not negative, that is told from it.
+/// The next double above `bound`, which is not negative; above 0 it is `NEAREST_TO_ZERO`.
 fn above(bound: f64) -> f64 {
     match bound == 0.0 {
         true => NEAREST_TO_ZERO,
@@ -39,7 +39,7 @@ fn above(bound: f64) -> f64 {
     }
 }
 
-/// Whether a bound is so far from zero that the compiler takes it for another one.
+/// Whether a bound is so far from zero that the compiler does not tell it from its neighbours.
 pub fn is_far(bound: &Value) -> bool {
     bound.as_f64().is_some_and(|bound| bound.abs() > FAR as f64)
 }

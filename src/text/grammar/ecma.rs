@@ -1,13 +1,15 @@
-//! Expressions of schemas, which are ECMAScript's, in the syntax of the compiler's.
+//! Translation of the regular expressions of schemas, which are ECMAScript's, to the compiler's
+//! syntax.
 //!
-//! The two read the same signs for sets of characters, and mean other ones by some of them.
+//! Both write sets of characters alike (`\d`, `\w`, `\s`), but some of these differ in what they
+//! hold.
 //! Source: ECMA-262, sections 22.2.1 and 22.2.2.
 
 use super::expression;
 
-/// Ends of a line, which `.` is not.
+/// Line terminators, which `.` does not match.
 const LINE_ENDS: &str = r"\n\r\u{2028}\u{2029}";
-/// Signs of sets, with the characters that they stand for, as ranges: these may stand in a class.
+/// Sets of characters by the letter of their escape, as ranges that may stand in a class.
 const SETS: &[(char, &str)] = &[
     ('d', "0-9"),
     ('D', r"\x00-/:-\u{10ffff}"),
@@ -27,7 +29,10 @@ const SETS: &[(char, &str)] = &[
     ),
 ];
 
-/// The expression `pattern` of a schema, which is searched for, for the compiler.
+/// `pattern` of a schema in the compiler's syntax, to be found anywhere in a text.
+///
+/// # Errors
+/// Says why the compiler cannot search for it.
 pub fn searched(pattern: &str) -> Result<String, String> {
     let Some(rewritten) = rewritten(pattern) else {
         return Err("brackets and doubled signs in a class must be escaped".to_string());
@@ -36,20 +41,20 @@ pub fn searched(pattern: &str) -> Result<String, String> {
     Ok(rewritten)
 }
 
-/// Context of a sign of an expression.
+/// Where a character of an expression stands, in regard to classes in brackets.
 #[derive(Clone, Copy, PartialEq)]
 enum Context {
     Outside,
     /// After the bracket that opens a class.
     Opened,
-    /// After the `^` that follows it.
+    /// After the `^` that follows the opening bracket.
     Negated,
     Inside,
 }
 
-/// `pattern` with its sets written out; none where a class of characters holds what schemas read as
-/// characters, but the compiler as another class, or as what is done with two of them; or where it
-/// is a class of none, whose end is a character to the compiler.
+/// `pattern` with its sets written out. None where a class holds characters that the compiler would
+/// read as a class inside it, or as an operation on two classes; and where a class is empty, whose
+/// bracket the compiler would take for a character.
 fn rewritten(pattern: &str) -> Option<String> {
     use Context::{Inside, Negated, Opened, Outside};
     let mut out = String::with_capacity(pattern.len());

@@ -1,7 +1,7 @@
-//! JSON schemas inside of a Lark grammar, behind `%json`.
+//! JSON schemas inside of a Lark grammar, after `%json`.
 //!
-//! They are rewritten like schemas of their own, so that both have the same formats and bounds, and
-//! the same limits of white space.
+//! They are rewritten as schemas alone are, so that formats, bounds and limits of white space are
+//! equal.
 
 use std::iter;
 use std::ops::Range;
@@ -38,7 +38,8 @@ pub fn written(lark: &str) -> Result<String, String> {
     Ok(text)
 }
 
-/// The schemas of a grammar with their places. What is no JSON is left to the compiler's words.
+/// Schemas of a Lark grammar, with their byte ranges. Text after `%json` that is no JSON is left
+/// for the compiler to refuse.
 fn schemas(lark: &str) -> impl Iterator<Item = (Range<usize>, Value)> {
     let mut at = 0;
     iter::from_fn(move || {
@@ -61,7 +62,7 @@ fn schemas(lark: &str) -> impl Iterator<Item = (Range<usize>, Value)> {
     })
 }
 
-/// Length of a comment, string, expression or name of a token at the head of `text`.
+/// Bytes of a comment, string, expression or name of a token at the head of `text`.
 fn skipped(text: &str) -> Option<usize> {
     let to_line_end = || text.find('\n').unwrap_or(text.len());
     match text.as_bytes() {

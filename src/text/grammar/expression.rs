@@ -1,4 +1,4 @@
-//! Regular expressions looked at one by one, and what is wrong with one told in a line.
+//! Checks of single regular expressions, and their faults in one line each.
 
 use std::panic::AssertUnwindSafe;
 
@@ -11,13 +11,13 @@ use super::{explained, panics};
 const EXCERPT_CHARS_MAX: usize = 20;
 
 /// # Errors
-/// Why an expression of a schema, which is searched for, cannot be followed.
+/// Says why the compiler cannot follow an expression of a schema, which is searched for in a text.
 pub fn check_searched(pattern: &str) -> Result<(), String> {
     check(&RegexAst::SearchRegex(pattern.to_string()))
 }
 
 /// # Errors
-/// Why an expression that is matched whole cannot be followed.
+/// Says why the compiler cannot follow an expression that matches a whole text.
 pub fn check_whole(pattern: &str) -> Result<(), String> {
     check(&RegexAst::Regex(pattern.to_string()))
 }
@@ -28,8 +28,8 @@ fn check(expression: &RegexAst) -> Result<(), String> {
     built.map_err(|error| explained(&error.to_string()))
 }
 
-/// Fault and its place, in one line; None where `text` is no error of an expression. Such an error
-/// shows the expression, marks a part of it in the next line, and tells the reason at last.
+/// Fault of an expression and its place, in one line; None where `text` is no such error. The error
+/// shows the expression, a line with a mark below the fault, and the reason last.
 pub fn one_line(text: &str) -> Option<String> {
     let (_, shown) = text.split_once("regex parse error:\n")?;
     let mut lines = shown.lines();

@@ -12,7 +12,8 @@ use super::vocabulary::Vocabulary;
 pub struct ForbiddenTag {
     vocabulary: Arc<Vocabulary>,
     tag: &'static str,
-    /// Tokens that complete the tag behind a text that ends with so many of its first bytes.
+    /// Tokens that complete the tag after a text that ends with its first `index` bytes, by that
+    /// index.
     completing: Vec<Vec<TokenId>>,
 }
 
@@ -35,8 +36,8 @@ impl ForbiddenTag {
         }
     }
 
-    /// Starts a reply. One that begins inside reasoning may say there what it likes, up to the tag
-    /// `reasoning_close`: what is called there is no call.
+    /// Starts a reply. One that begins inside reasoning is free up to the tag `reasoning_close`,
+    /// since what stands before that is no call.
     pub fn guide(self: &Arc<Self>, reasoning_close: Option<&'static str>) -> Box<dyn Constraint> {
         Box::new(WithoutTag {
             forbidden: self.clone(),
@@ -51,7 +52,8 @@ struct WithoutTag {
     forbidden: Arc<ForbiddenTag>,
     /// End of the reasoning that the reply is still in.
     reasoning_close: Option<&'static str>,
-    /// Bytes at the end of the text with which the tag that is looked for begins.
+    /// Bytes of the tag that the end of the text matches: of `reasoning_close`, then of the
+    /// forbidden tag.
     matched: usize,
 }
 

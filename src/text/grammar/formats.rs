@@ -7,11 +7,12 @@
 
 use std::sync::LazyLock;
 
-/// Formats that say nothing which the type does not say, or which a client reads as it likes.
+/// Formats that do not restrict a value more than its type, or that each client reads in its own
+/// way.
 const SILENT: &[&str] = &["float", "double", "decimal", "password"];
 
-/// Whole numbers beyond this are not told from their neighbours by the compiler; it is a power of
-/// ten that a double holds, and below 2^63.
+/// Whole numbers beyond this one the compiler does not tell from their neighbours. It is a power of
+/// ten that a double holds exactly, and below 2^63.
 pub const FAR: i64 = 1_000_000_000_000_000_000;
 
 /// Texts that a format allows.
@@ -19,7 +20,7 @@ pub const FAR: i64 = 1_000_000_000_000_000_000;
 pub enum Format {
     /// Texts that an expression matches whole.
     Text(&'static str),
-    /// Numbers from the first to the second; text is not bound.
+    /// Numbers from the first to the second; texts are not restricted.
     Number(i64, i64),
     Anything,
 }
@@ -78,14 +79,14 @@ fn date() -> String {
 
 const CLOCK: &str = "(?:[01][0-9]|2[0-3]):[0-5][0-9]";
 const SECOND: &str = r"[0-5][0-9](?:\.[0-9]+)?";
-/// A leap second, of the time at Greenwich: elsewhere it is another minute's.
+/// A leap second, in UTC: with another offset the minute would be another one.
 const LEAP: &str = r"23:59:60(?:\.[0-9]+)?(?:[zZ]|[+-]00:00)";
 
 fn time() -> String {
     format!("(?:{CLOCK}:{SECOND}(?:[zZ]|[+-]{CLOCK})|{LEAP})")
 }
 
-/// Leap seconds end a half of a year.
+/// Leap seconds occur only at the end of June and of December.
 fn date_time() -> String {
     let date = date();
     format!(

@@ -18,10 +18,10 @@ const NEWLINES_MAX: usize = 2;
 /// Which part of a reply a grammar speaks of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Scope {
-    /// The reply begins inside reasoning, which ends with this tag; the grammar comes behind it.
+    /// Tag that ends the reasoning which the reply begins in; the grammar starts after it.
     pub reasoning_close: Option<&'static str>,
-    /// The reply is text, and the grammar comes behind each of these tags. Else it is the whole
-    /// reply.
+    /// Tags after each of which the grammar starts, in a reply that is text; without one, the whole
+    /// reply follows the grammar.
     pub open: Option<&'static str>,
 }
 
@@ -68,8 +68,7 @@ impl Guide {
         &self.compiled.vocabulary
     }
 
-    /// Whether a reply may end in a free stretch: not in reasoning before what is
-    /// constrained.
+    /// Whether a reply may end in free text: it may not in reasoning that the grammar is to follow.
     fn may_stop(&self, reasoning: bool) -> bool {
         !reasoning || self.scope.open.is_some()
     }
@@ -118,8 +117,8 @@ impl Stage {
 impl Constraint for Guide {
     fn next(&self) -> Next {
         match &self.stage {
-            // With a part of the tag behind it a token may complete the tag and say more, which
-            // the grammar could not judge: such tokens are masked.
+            // After a part of the tag, a token may complete the tag and say more, which the grammar
+            // could not judge: such tokens are masked.
             Stage::Free { matched, .. } if *matched > 0 => Next::Masked,
             Stage::Free { reasoning, .. } => Next::Free {
                 stop: self.may_stop(*reasoning),
@@ -212,8 +211,9 @@ pub(super) enum Follow {
     Closed { rest: usize },
 }
 
-/// Looks for `tag` in text of which `matched` bytes of it are known. The tags' first byte comes
-/// only once in them, so a mismatch falls back to their head.
+/// Looks for `tag` in `text`, before which `matched` bytes of the tag have been found. The first
+/// byte of a tag does not come again in it, so after a mismatch the search starts with the tag's
+/// head.
 pub(super) fn follow(tag: &str, mut matched: usize, text: &[u8]) -> Follow {
     let tag = tag.as_bytes();
     for (at, &byte) in text.iter().enumerate() {

@@ -19,8 +19,8 @@ use crate::tools::harmony::{Mark, Marks, TO};
 /// Subject of a grammar.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Plan {
-    /// The reply behind its reasoning; these tokens come before, as the header of an answer does,
-    /// from the mark that begins its message on.
+    /// The reply after its reasoning. The tokens are forced at its head: the header of an answer,
+    /// from the mark that begins the message on.
     Whole(Vec<TokenId>),
     /// Calls, of a reply that is text otherwise.
     CallsInText,
@@ -41,7 +41,7 @@ enum Stage {
 
 /// A reply that follows a grammar.
 struct HarmonyGuide {
-    /// None: the reply may not call.
+    /// Compiled grammar; None if the reply may not call.
     compiled: Option<Arc<Compiled>>,
     vocabulary: Arc<Vocabulary>,
     marks: Marks,
@@ -50,8 +50,8 @@ struct HarmonyGuide {
 }
 
 impl Grammars {
-    /// Starts a reply in harmony that follows `compiled` by a plan, or where there is none calls
-    /// nothing.
+    /// Starts a reply in harmony that follows `compiled` by a plan; without these it makes no
+    /// calls.
     pub fn harmony(
         &self,
         compiled: Option<Arc<Compiled>>,

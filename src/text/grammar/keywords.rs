@@ -1,4 +1,5 @@
-//! Meaning of a schema's keywords together, for all that writes grammars of schemas.
+//! Meaning of a schema's keywords in combination, shared by all code that writes grammars of
+//! schemas.
 
 use std::collections::HashSet;
 
@@ -8,7 +9,8 @@ use crate::tools::{REFERENCES_MAX, Root, Types};
 
 use super::OVERLAPPING;
 
-/// Keywords that say nothing of a value, or whose place is elsewhere, beside [`ANNOTATIONS`].
+/// Keywords that do not restrict a value, or whose schemas are read where they are referred to;
+/// beside [`ANNOTATIONS`].
 const SILENT: &[&str] = &[
     "$anchor",
     "$defs",
@@ -21,13 +23,13 @@ const SILENT: &[&str] = &[
     "discriminator",
     "id",
 ];
-/// Beginning of the names of extensions.
+/// Prefix of the names of extensions.
 const EXTENSION: &str = "x-";
 
-/// Alternatives of `oneOf` that are compared with all others.
+/// Most alternatives of `oneOf` that are compared with each other.
 const COMPARED_MAX: usize = 100;
 
-/// Keywords that say nothing of a value, and whose own values are no schemas and lead nowhere.
+/// Keywords that do not restrict a value, and whose own values hold neither schemas nor references.
 const ANNOTATIONS: &[&str] = &[
     "$comment",
     "default",
@@ -41,7 +43,7 @@ const ANNOTATIONS: &[&str] = &[
     "title",
     "writeOnly",
 ];
-/// Keywords whose members are schemas by names that are no keywords.
+/// Keywords whose members are schemas under names of the client's, which are no keywords.
 const NAMED: &[&str] = &[
     "$defs",
     "definitions",
@@ -50,9 +52,9 @@ const NAMED: &[&str] = &[
     "properties",
 ];
 
-/// A schema without what says nothing of a value: nothing in there is looked at, nor counted.
-/// Extensions stay where something may refer to them. `nullable`, which is OpenAPI's, is said as
-/// the standard says it.
+/// A schema without keywords that do not restrict a value: what is in these is neither read nor
+/// counted. Extensions stay where a reference may lead into them. `nullable` of OpenAPI becomes the
+/// null type of the standard.
 pub fn standard(schema: &Value) -> Value {
     let extensions = schema.to_string().contains("/x-");
     plain(schema, extensions)
@@ -71,7 +73,7 @@ fn plain(schema: &Value, extensions: bool) -> Value {
     })
 }
 
-/// A schema in which each one is written anew, behind those inside of it.
+/// A schema with each schema in it rewritten, inner ones before the ones around them.
 pub fn rewritten(
     schema: &Value,
     write: &impl Fn(Map<String, Value>) -> Map<String, Value>,
@@ -110,7 +112,7 @@ fn allow_null(schema: &mut Map<String, Value>) {
     }
 }
 
-/// The items of a list, or what is none.
+/// Items of a list; a value that is no list is its only item.
 pub fn each(value: &Value) -> &[Value] {
     let items = value.as_array().map(Vec::as_slice);
     items.unwrap_or(std::slice::from_ref(value))
@@ -139,8 +141,8 @@ pub fn unknown_type(names: &Value) -> Option<String> {
     }
 }
 
-/// Parts of an object's schema that are not enforced beside its members: references that lead
-/// nowhere, and alternatives of which a value may fit two.
+/// Why an object's schema is not enforced in full, beside its members: a reference that leads
+/// nowhere, or alternatives of which a value may fit two.
 pub fn object_problem(schema: &Value, root: &Root<'_>) -> Option<String> {
     let leads = |to: &Value| to.as_str().is_some_and(|name| root.target(name).is_some());
     if let Some(reference) = schema.get("$ref")
@@ -153,13 +155,13 @@ pub fn object_problem(schema: &Value, root: &Root<'_>) -> Option<String> {
     check_apart(&options, root).err()
 }
 
-/// Whether a keyword says nothing of a value.
+/// Whether a keyword does not restrict a value.
 pub fn is_silent(name: &str, value: &Value) -> bool {
     let silent = SILENT.contains(&name) || ANNOTATIONS.contains(&name);
     silent || name.starts_with(EXTENSION) || allows_all(name, value)
 }
 
-/// Whether a keyword that would say something leaves every value.
+/// Whether a keyword that may restrict a value has a value with which it does not.
 fn allows_all(name: &str, value: &Value) -> bool {
     match name {
         "nullable" | "uniqueItems" => *value == false,
@@ -182,7 +184,7 @@ pub fn check(schema: &Value, known: &[&str]) -> Result<(), String> {
     }
 }
 
-/// Keywords of a schema that say something of a value, without `type` and those `known`.
+/// Keywords of a schema that restrict a value, without `type` and those `known`.
 fn others<'v>(schema: &'v Value, known: &[&str]) -> impl Iterator<Item = &'v String> {
     let all = schema.as_object().into_iter().flatten();
     let told = all.filter(|(name, value)| *name != "type" && !is_silent(name, value));
@@ -191,7 +193,7 @@ fn others<'v>(schema: &'v Value, known: &[&str]) -> impl Iterator<Item = &'v Str
 }
 
 /// # Errors
-/// Names a keyword beside `whole`, which says all there is to say.
+/// Names a keyword that restricts a value beside `whole`, which must stand alone.
 fn check_alone(schema: &Value, whole: &str) -> Result<(), String> {
     match others(schema, &[whole]).next() {
         Some(name) => Err(format!(
@@ -201,10 +203,10 @@ fn check_alone(schema: &Value, whole: &str) -> Result<(), String> {
     }
 }
 
-/// Schema that a reference leads to in the end, or the schema itself.
+/// Schema at the end of a chain of references, or the schema itself.
 ///
 /// # Errors
-/// When it leads nowhere, or something is said beside the reference.
+/// If a reference leads nowhere, or a keyword beside it restricts the value.
 pub fn followed<'v>(mut schema: &'v Value, root: &Root<'v>) -> Result<&'v Value, String> {
     for _ in 0..REFERENCES_MAX {
         let Some(reference) = schema.get("$ref") else {
@@ -228,11 +230,10 @@ pub fn leads_nowhere(reference: &Value) -> String {
     format!("the reference {reference} leads nowhere in the schema")
 }
 
-/// The values that `const` or `enum` leave, of those that `type` allows; None where a schema has
-/// neither.
+/// Values of `const` or `enum` that `type` allows; None where a schema has neither keyword.
 ///
 /// # Errors
-/// When something else is said beside.
+/// If another keyword restricts them too.
 pub fn fixed(schema: &Value) -> Result<Option<Vec<&Value>>, String> {
     let (keyword, values) = match (schema.get("const"), &schema["enum"]) {
         (Some(value), _) => ("const", std::slice::from_ref(value)),
@@ -261,11 +262,11 @@ pub fn is_of(value: &Value, names: &Value) -> bool {
     Types::named(names).is_some_and(|types| types.has(Types::of(value)))
 }
 
-/// The schemas of `anyOf`, or of a `oneOf` of which no value fits two; None where there is neither.
-/// `matters` tells which of them a value may fit at all.
+/// The schemas of `anyOf`, or of a `oneOf` no two of which a value fits; None without these
+/// keywords. `matters`: whether a value may fit an alternative at all.
 ///
 /// # Errors
-/// When they may overlap, or something else is said beside.
+/// If alternatives may overlap, or another keyword restricts the value.
 pub fn alternatives<'v>(
     schema: &'v Value,
     root: &Root<'v>,
@@ -288,7 +289,7 @@ pub fn alternatives<'v>(
 }
 
 /// # Errors
-/// When a value may fit two of some schemas, as far as is easily seen.
+/// If a value may fit two of some schemas, as far as their types and fixed members tell.
 fn check_apart(options: &[&Value], root: &Root<'_>) -> Result<(), String> {
     let mut values = HashSet::new();
     let mut others = Vec::new();
@@ -316,7 +317,8 @@ fn check_apart(options: &[&Value], root: &Root<'_>) -> Result<(), String> {
     }
 }
 
-/// Whether two schemas have no type in common, or are objects that a fixed member tells apart.
+/// Whether no value fits both schemas: they have no type in common, or a member has a fixed value
+/// in each and these differ.
 fn are_apart(one: &Value, other: &Value, root: &Root<'_>) -> bool {
     let (one, other) = (root.resolved(one), root.resolved(other));
     if root.types(one).excludes(root.types(other)) {
@@ -336,7 +338,7 @@ fn are_apart(one: &Value, other: &Value, root: &Root<'_>) -> bool {
     both_objects && needed.filter_map(Value::as_str).any(told_apart)
 }
 
-/// A value as a text that equal ones have in common.
+/// Text of a value by which equal values can be found.
 pub fn spelt(value: &Value) -> String {
     match value.as_f64() {
         Some(number) => number.to_string(),

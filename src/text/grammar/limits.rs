@@ -12,12 +12,12 @@ use step::DEEP_STACKS_BYTES;
 
 /// Longest time of compiling on one core of today; the other limits are set so that it holds.
 pub const COMPILE_TIME: Duration = Duration::from_millis(50);
-/// CPU time that a grammar's first mask, any later one, or one token may take; what takes twice as
-/// long has been ended before.
+/// CPU time allowed for a grammar's first mask, any later mask, or one token; work of twice this
+/// time has been ended.
 pub const WORK_TIME: Duration = Duration::from_millis(20);
 /// Compiled grammars that are kept, of some 100 kB each.
 pub const CACHED_MAX: usize = 64;
-/// Bytes of their texts together; compiled they take some thirty times that.
+/// Bytes of the texts of all cached grammars; compiled they take some thirty times that.
 pub const CACHED_BYTES_MAX: usize = 1024 * 1024;
 
 /// Bytes of a schema as compact JSON, of a Lark grammar, or of all choices.
@@ -33,11 +33,11 @@ pub const LEVELS_TOGETHER_MAX: usize = 4_000;
 /// Alternatives of a schema that have to hold together with others, multiplied: each combination
 /// is looked at.
 pub const COMBINATIONS_MAX: usize = 128;
-/// Entries of one `oneOf` that are no fixed values: each pair of them is compared.
+/// Entries of one `oneOf` without fixed values: each pair of them is compared.
 pub const ONE_OF_MAX: usize = 64;
 /// Grammars that are compiled at once.
 pub const COMPILERS: usize = 2;
-/// Niceness of that thread against the engine, in the system's steps, as the parsing of requests.
+/// Niceness of a compiling thread, against the engine; that of the parsing of requests.
 pub const COMPILE_NICE: i32 = 10;
 /// Bytes of the stack on which a grammar is compiled; what is not used takes no memory.
 pub const COMPILE_STACK_BYTES: usize = 128 * 1024 * 1024;
@@ -57,8 +57,8 @@ pub const LARK_SCHEMAS_MAX: usize = 64;
 pub const LARK_PARTS_MAX: usize = 2_000;
 /// Brackets inside each other in a Lark grammar.
 pub const LARK_DEPTH_MAX: usize = 128;
-/// Conjunctions and complements in a Lark grammar, and entries of one `allOf`: what all of them
-/// leave is known only when their states are multiplied.
+/// Conjunctions and complements in a Lark grammar, and entries of one `allOf`: the lexer's states
+/// multiply with each.
 pub const CONJUNCTIONS_MAX: usize = 12;
 /// Bytes of a regular expression.
 pub const REGEX_BYTES_MAX: usize = 8 * 1024;
@@ -67,13 +67,13 @@ pub const REGEX_BYTES_MAX: usize = 8 * 1024;
 pub const REPEATED_MAX: usize = 2_000;
 /// Parts that a repetition may have at most, in the rules of a Lark grammar, which are written out.
 pub const LARK_REPEATED_MAX: usize = 2_000;
-/// Repeated or optional parts one behind the other in a regular expression: a state holds every
-/// rest of them, and so does what may follow each.
+/// Repeated or optional parts in a row in a regular expression: states hold every combination of
+/// those that follow.
 pub const REPETITIONS_IN_A_ROW_MAX: usize = 16;
-/// Characters of an error's text.
+/// Characters that an error's text may have.
 pub const ERROR_CHARS_MAX: usize = 200;
 
-/// The largest whole number that a double holds as well as its neighbours: 2^53.
+/// The largest whole number up to which doubles hold each whole number: 2^53.
 const EXACT_INTEGER_MAX: u128 = 1 << 53;
 
 /// Bounds on llguidance's own work; fuel is its unit of lexer work.
@@ -171,18 +171,18 @@ struct Repetitions {
     count: usize,
 }
 
-/// Contents of brackets so far.
+/// A group in brackets, as far as it has been read.
 #[derive(Default)]
 struct Group {
     parts: usize,
-    /// Parts of the last one.
+    /// Parts of what was read last.
     last: usize,
-    /// Repetitions that it ends with, and those before the last part.
+    /// Repetitions or optional parts in a row at its end, and in a row before the last part.
     row: usize,
     row_before: usize,
-    /// A part is neither repeated nor optional.
+    /// Whether it has a part that is neither repeated nor optional.
     plain: bool,
-    /// One was, before the last part.
+    /// `plain` as it was before the last part.
     plain_before: bool,
 }
 
@@ -287,7 +287,7 @@ fn repetitions(pattern: &str) -> Repetitions {
     found
 }
 
-/// Length of a class of characters, brackets included. One inside another ends it early, and the
+/// Bytes of a class of characters, brackets included. One inside another ends it early, and the
 /// rest counts as parts, which is stricter than need be.
 fn class(text: &str) -> usize {
     // A bracket at its head is one of the characters.
@@ -296,7 +296,7 @@ fn class(text: &str) -> usize {
     end.unwrap_or(text.len())
 }
 
-/// Length of what opens a group, with its flags or its name.
+/// Bytes of what opens a group, with its flags or its name.
 fn opening(text: &str) -> usize {
     let end = |text: &str| {
         let end = text.find([':', '>', ')']);
@@ -351,14 +351,16 @@ fn lark_repetitions(text: &str) -> Repetitions {
     found
 }
 
-/// Length of a string or an expression, with what closes it.
+/// Bytes of the string or expression at the head of a text, with the sign or line break that ends
+/// it.
 fn literal(text: &str) -> usize {
     let quote = text.chars().next();
     let end = past_unescaped(text, |_, char| Some(char) == quote || char == '\n');
     end.unwrap_or(text.len())
 }
 
-/// The upper bound of `~ m` or `~ m..n`, behind the tilde; 1 where it is a complement.
+/// The upper bound of `~ m` or `~ m..n`, of which `text` is what follows the tilde; 1 where the
+/// tilde is a complement.
 fn tilde(text: &str) -> usize {
     let text = text.trim_start();
     let numbers = text.trim_start_matches(|char: char| char.is_ascii_digit() || char == '.');
@@ -381,7 +383,7 @@ fn depth_of_lark(text: &str) -> usize {
     deepest
 }
 
-/// The values behind `%json` in a Lark grammar; what is no JSON there is not compiled either.
+/// The values after each `%json` in a Lark grammar; what is no JSON there is not compiled either.
 fn schemas_in_lark(text: &str) -> Result<Vec<Value>, GrammarError> {
     let mut schemas = Vec::new();
     let mut rest = text;

@@ -63,11 +63,12 @@ pub enum Grammar {
     Json(JsonGrammar),
     /// A whole match of a regular expression in Rust's syntax.
     Regex(String),
-    /// A sentence of a grammar in llguidance's Lark.
+    /// A sentence of a grammar in Lark, as llguidance reads it.
     Lark(String),
     /// One of some strings.
     Choice(Vec<String>),
-    /// Lark that [`calls`] wrote of schemas within the limits, and what it does not enforce.
+    /// Lark that [`calls`] wrote from schemas within the limits, with warnings of what it does not
+    /// enforce.
     Calls {
         lark: String,
         warnings: Vec<String>,
@@ -75,7 +76,7 @@ pub enum Grammar {
     },
 }
 
-/// A JSON schema and how it is taken.
+/// A JSON schema, and how strictly it is enforced.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JsonGrammar {
     pub schema: Value,
@@ -92,7 +93,7 @@ pub struct JsonGrammar {
 pub struct GrammarError(pub String);
 
 impl JsonGrammar {
-    /// The schema as the compiler takes it, and what of it is not enforced.
+    /// The schema as the compiler takes it, and warnings of what is not enforced.
     ///
     /// # Errors
     /// Names a keyword of a strict schema that cannot be enforced.
@@ -115,8 +116,8 @@ impl JsonGrammar {
 }
 
 impl Grammar {
-    /// The grammar in llguidance's form: Lark, or a schema where Lark would only wrap it; and what
-    /// it leaves of what was asked for.
+    /// The grammar in llguidance's form: Lark, or a schema where Lark would only wrap it; and
+    /// warnings of what is not enforced.
     fn top_level(&self) -> Result<(TopLevelGrammar, Vec<String>), String> {
         let lark = match self {
             Grammar::Json(grammar) => {
@@ -129,7 +130,7 @@ impl Grammar {
             Grammar::Lark(text) => embedded::written(text)?,
             Grammar::Calls { lark, .. } => lark.clone(),
             Grammar::Choice(choices) => {
-                // One terminal: as rules of their own the strings would crowd the parser's rows.
+                // One terminal: as rules, the strings would crowd the parser's rows.
                 let quoted = choices.iter().map(|choice| Value::from(choice.as_str()));
                 let quoted: Vec<String> = quoted.map(|choice| choice.to_string()).collect();
                 format!("start: CHOICE\nCHOICE: {}", quoted.join(" | "))
@@ -138,7 +139,7 @@ impl Grammar {
         Ok((TopLevelGrammar::from_lark(lark), self.warnings().to_vec()))
     }
 
-    /// Identity of a grammar among others.
+    /// Text by which the cache finds an equal grammar.
     fn key(&self) -> String {
         match self {
             Grammar::Json(json) => {
@@ -165,14 +166,14 @@ impl Grammar {
 /// Name of a compiled grammar: its domain, and its text.
 type Key = (u128, String);
 
-/// Threads of [`Grammars`]: that which ends work, and those that compile.
+/// Threads of [`Grammars`]: the watchdog, and those that compile.
 pub const THREADS: usize = 1 + limits::COMPILERS;
 
 /// Compiles grammars for one vocabulary.
 pub struct Grammars {
     compiler: Arc<Compiler>,
     threads: Threads,
-    /// The last ones, oldest first, by their domains and keys.
+    /// The compiled grammars used last, oldest first, by domain and text.
     cache: Mutex<VecDeque<(Key, Arc<Compiled>)>>,
     /// Grammar that keeps replies from opening calls; made when the first one asks.
     forbidden: OnceLock<Arc<ForbiddenTag>>,
@@ -220,11 +221,11 @@ impl Grammars {
         })
     }
 
-    /// Compiles a grammar, or takes it from the cache of `domain`. A shared cache would show other
-    /// clients by the time that somebody uses the same schema.
+    /// Compiles a grammar, or takes it from the cache of `domain`. Clients do not share one: else
+    /// the time of a request would show that another client uses the same schema.
     ///
     /// # Errors
-    /// Says what cannot be enforced, is malformed, is over a limit or matches nothing.
+    /// Says what cannot be enforced, is malformed, exceeds a limit or matches nothing.
     pub fn compile(&self, domain: u128, grammar: &Grammar) -> Result<Arc<Compiled>, GrammarError> {
         limits::check(grammar)?;
         let key = (domain, grammar.key());
@@ -239,8 +240,8 @@ impl Grammars {
         Ok(compiled)
     }
 
-    /// Starts a reply that does not say `tag`, which opens calls in each reply of these grammars,
-    /// behind its reasoning where it begins inside of that; None where no text gives a call away.
+    /// Starts a reply that does not contain `tag`, which opens calls; one that begins inside
+    /// reasoning is free up to the end of that. None where calls have no opening tag.
     pub fn without_calls(
         &self,
         tag: &'static str,
@@ -250,7 +251,7 @@ impl Grammars {
         (!tag.is_empty()).then(|| self.forbidden.get_or_init(make).guide(reasoning_close))
     }
 
-    /// Puts a grammar into the cache, for which the oldest ones go.
+    /// Puts a grammar into the cache, and removes the oldest ones if it is full.
     fn keep(&self, key: Key, compiled: Arc<Compiled>) {
         let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
         cache.push_back((key, compiled));
@@ -278,7 +279,8 @@ struct Compiler {
 }
 
 impl Compiler {
-    /// Compiles a grammar; what the compiler says of the schemas in calls gets their places.
+    /// Compiles a grammar. What the compiler refuses or does not enforce of the schemas in calls is
+    /// reported with their paths.
     fn compile(&self, grammar: &Grammar) -> Result<Compiled, GrammarError> {
         let compiled = self.compile_new(grammar);
         let Grammar::Calls {
@@ -294,7 +296,7 @@ impl Compiler {
             refused => {
                 let looked = calls::looked_through(lark.clone(), warnings.clone(), schemas);
                 let looked = looked.map_err(GrammarError)?;
-                // Faults elsewhere are told as they were.
+                // If this fails too the fault is in no schema: the first error stands.
                 let mut compiled = self.compile_new(&looked).or(refused)?;
                 compiled.warnings = looked.warnings().to_vec();
                 Ok(compiled)
@@ -309,7 +311,7 @@ impl Compiler {
         let mut parser = parser.map_err(|error| refused(&error))?;
         let found = parser.grammar_warnings();
         warnings.extend(found.iter().map(|text| explained(text)));
-        // A grammar without a first token is known here rather than in the engine.
+        // A grammar in which no token may come first is refused here, before the engine has it.
         let mut matcher = Matcher::new(Ok(parser.deep_clone())).into_cancellable();
         let handle = matcher.cancellation_handle();
         let watched = handle.map(|handle| self.watch.over(handle));
@@ -364,7 +366,8 @@ impl Threads {
         Threads { jobs }
     }
 
-    /// Runs `work` on one of them. Its panics are the caller's: they are no fault of the request.
+    /// Runs `work` on one of the threads. If it panics, so does this: a panic is no fault of the
+    /// request.
     fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
         let (tell, told) = mpsc::sync_channel(1);
         let job = move || drop(tell.send(panic::catch_unwind(panic::AssertUnwindSafe(work))));
@@ -393,7 +396,7 @@ impl fmt::Debug for Compiled {
 }
 
 impl Compiled {
-    /// Parts of a schema that is not strict that are not enforced.
+    /// Warnings of parts of a lenient schema that are not enforced.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
@@ -437,7 +440,8 @@ fn explained(text: &str) -> String {
     if text.contains("operation cancelled") {
         return "it takes too long to find what may come next".to_string();
     }
-    // Masks allow what is taken: the lexer has run into a limit while it took the token.
+    // Masks allow every token that comes here, so the lexer has exceeded a limit while it took this
+    // one.
     if text.contains("doesn't satisfy the grammar") {
         return "its lexer has too many states".to_string();
     }

@@ -1,21 +1,21 @@
-//! The library's panics, which it turns into errors of its own.
+//! Panics of llguidance, which it turns into errors of its own.
 //!
-//! Its hook keeps the stack of each for the error's text, where nobody wants it. The first stack
-//! that a process writes costs it some 60 ms, for all names of the program are read: longer than
-//! any grammar may take. Here the stack is left out.
+//! Its hook writes the stack of each into the error's text, which nobody needs here. The first
+//! stack costs a process some 60 ms, for all names in the program are read: longer than any grammar
+//! may take. So the hook here leaves the stack out.
 
 use std::cell::Cell;
 use std::panic;
 use std::sync::Once;
 
 thread_local! {
-    /// Whether this thread does the library's work.
+    /// Whether this thread runs the library's code.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
 static HOOK: Once = Once::new();
 
-/// Puts a hook before the library's, which must have been at work before.
+/// Puts a hook before the library's own one, which must have been set before.
 pub fn without_stacks() {
     HOOK.call_once(|| {
         let before = panic::take_hook();
@@ -27,7 +27,7 @@ pub fn without_stacks() {
     });
 }
 
-/// Work of the library, all of which catches its panics; it does not call back.
+/// Runs code of the library, which catches all panics in it. `work` must not call this again.
 pub fn inside<T>(work: impl FnOnce() -> T) -> T {
     struct Leave;
     impl Drop for Leave {

@@ -37,7 +37,7 @@ const ENFORCED: &[&str] = &[
     "type",
 ];
 
-/// Keywords that hold schemas, or have been dealt with by their values.
+/// Keywords whose values are or hold schemas, or that are rewritten by their values.
 const PARTS: &[&str] = &[
     "$ref",
     "allOf",
@@ -50,8 +50,8 @@ const PARTS: &[&str] = &[
     "properties",
 ];
 
-/// Escapes allowed in texts, without `\u`: written by numbers, the name of a member would pass for
-/// another one.
+/// Escapes allowed in texts, without `\u`: with numbers, the name of one member could be written as
+/// if it were another name.
 const ESCAPES_BY_NAME: &str = "nrbtf\\\"";
 
 /// Schema, or a part of one, to be compiled to a grammar of JSON.
@@ -64,15 +64,15 @@ pub struct Subschema<'r, 'v> {
     pub strict: bool,
     /// Whether white space may stand between the parts of the text.
     pub whitespace: bool,
-    /// The types that the value has in any case; none where nothing more is said.
+    /// Types that the value has whatever its schema says; empty if unknown.
     pub of_types: &'r [&'r str],
 }
 
 impl<'v> Subschema<'_, 'v> {
-    /// The schema with the compiler's options in it, and what of it is not enforced.
+    /// The schema with the compiler's options in it, and warnings of what is not enforced.
     ///
     /// # Errors
-    /// What is not enforced though it must be, or that all of it is too large.
+    /// Says what must be enforced and cannot, or that the whole is too large.
     pub fn written(&self) -> Result<(Value, Vec<String>), String> {
         let mut writer = Writer::new(self.root, self.schema);
         let (mut schema, problems) = writer.document(self.path)?;
@@ -101,10 +101,10 @@ impl<'v> Subschema<'_, 'v> {
     }
 }
 
-/// Parts of a schema that was written for the compiler that it does not enforce.
+/// Warnings of the compiler about parts of a schema written for it that it does not enforce.
 ///
 /// # Errors
-/// Why the compiler does not take it.
+/// Why the compiler refuses the schema.
 pub fn compiled(schema: &Value) -> Result<Vec<String>, String> {
     let build = || {
         let builder = GrammarBuilder::new(None, limits::PARSER);
@@ -148,14 +148,15 @@ impl fmt::Display for SchemaPath<'_> {
 struct Writer<'r, 'v> {
     root: &'r Root<'v>,
     start: &'v Value,
-    /// Schemas that are referred to: numbers by address, and the schemas in this order.
+    /// Schemas that references lead to: their numbers by address, and themselves in the order of
+    /// these.
     numbers: HashMap<*const Value, usize>,
     targets: Vec<(&'v str, &'v Value)>,
     problems: Vec<String>,
-    /// Values that may still be written: each reference repeats what it leads to.
+    /// Values that may still be written: each reference repeats the schema that it leads to.
     values: usize,
     bytes: usize,
-    /// An object has members by name, and others.
+    /// Whether an object may have other members beside named ones.
     open_names: bool,
 }
 
@@ -204,7 +205,7 @@ impl<'r, 'v> Writer<'r, 'v> {
         self.open_names |= !closed && named.any(|name| keywords.contains_key(*name));
         let mut written = Map::new();
         for (keyword, value) in keywords {
-            // Elsewhere it would change where references lead.
+            // Elsewhere than at the root, `$id` would change where references lead.
             let names_all = keyword == "$id" && std::ptr::eq(schema, self.root.value());
             if names_all || keywords::is_silent(keyword, value) {
                 continue;
@@ -237,7 +238,7 @@ impl<'r, 'v> Writer<'r, 'v> {
             ("prefixItems", _) if beside.get("items").is_some_and(Value::is_array) => {
                 "prefixItems beside a list of items is not enforced".to_string()
             }
-            // It is about what follows the items of a list of schemas.
+            // `additionalItems` restricts the items after a list of schemas in `items`.
             ("additionalItems", _) if !beside.get("items").is_some_and(Value::is_array) => {
                 return Ok(None);
             }
@@ -258,7 +259,7 @@ impl<'r, 'v> Writer<'r, 'v> {
                 Ok(pattern) => return self.copied(&Value::from(pattern)).map(Some),
                 Err(problem) => not_enforced(pattern, &problem),
             },
-            // It is written as what it allows.
+            // A format is written as the keywords that it stands for.
             ("format", _) => return Ok(None),
             ("uniqueItems", Value::Bool(true)) if at_most_one(beside) => return Ok(None),
             ("enum", Value::Array(values)) if values.is_empty() => {
@@ -276,7 +277,7 @@ impl<'r, 'v> Writer<'r, 'v> {
         Ok(None)
     }
 
-    /// Adds what a format allows.
+    /// Adds the keywords that a format stands for.
     fn format(
         &mut self,
         format: &Value,
@@ -330,7 +331,7 @@ impl<'r, 'v> Writer<'r, 'v> {
         Ok(Value::Object(written))
     }
 
-    /// A reference as the compiler follows it.
+    /// A reference in the form that the compiler follows.
     fn reference(&mut self, reference: &'v str) -> Option<String> {
         let target = self.root.target(reference)?;
         if std::ptr::eq(target, self.start) {
@@ -380,7 +381,7 @@ fn not_enforced(pattern: &str, problem: &str) -> String {
     format!("the pattern {pattern:?} is not enforced: {problem}")
 }
 
-/// Fault of the value of a keyword that is enforced, as far as no other keyword matters.
+/// Fault of the value of a keyword, as far as it does not depend on other keywords.
 fn misfit(keyword: &str, value: &Value) -> Option<String> {
     let wanted = match keyword {
         "exclusiveMaximum" | "exclusiveMinimum" | "maximum" | "minimum"
@@ -422,7 +423,7 @@ fn at_most_one(beside: &Map<String, Value>) -> bool {
     most.is_some_and(|most| most <= 1)
 }
 
-/// Whether as many members as are asked for may be one that is written several times.
+/// Whether `least` members may be reached by writing one of free name several times.
 fn may_repeat(least: &Value, beside: &Map<String, Value>) -> bool {
     let list = |keyword| beside.get(keyword).and_then(Value::as_array);
     let required = list("required").map_or(0, Vec::len) as u64;

@@ -1,4 +1,4 @@
-//! Cost of a schema by what it refers to, where a short text may stand for much work.
+//! Limits on schemas by what their references lead to: a short text may make much work.
 
 use std::collections::{HashMap, HashSet};
 
@@ -26,7 +26,7 @@ pub fn check(document: &Value) -> Result<(), GrammarError> {
     cost.of(document, 0).map(|_| ())
 }
 
-/// All that some reference of a document leads to.
+/// Adds the addresses of all values that references of a document lead to.
 fn collect(value: &Value, root: &Root<'_>, targets: &mut HashSet<*const Value>) {
     if let Some(target) = value["$ref"].as_str().and_then(|name| root.target(name)) {
         targets.insert(target);
@@ -34,8 +34,8 @@ fn collect(value: &Value, root: &Root<'_>, targets: &mut HashSet<*const Value>) 
     children(value).for_each(|(_, child)| collect(child, root, targets));
 }
 
-/// Objects and lists inside each other; what is referred to adds its own to `together`, since the
-/// compiler may go down through all of them, but through none twice.
+/// Depth of objects and lists in each other. `together` gets the sum of the depths of all targets
+/// of references: the compiler may go down through each of them once.
 fn height(value: &Value, targets: &HashSet<*const Value>, together: &mut usize) -> usize {
     let inner = children(value).map(|(_, child)| height(child, targets, together));
     let height = 1 + inner.max().unwrap_or(0);
@@ -65,12 +65,12 @@ const NOTHING: Below = Below { levels: 0, ways: 1 };
 
 struct ReferenceCost<'v> {
     root: Root<'v>,
-    /// By places in memory; what comes back to itself has nothing more below it there.
+    /// Counts by address; a value inside itself counts nothing there.
     known: HashMap<*const Value, Below>,
 }
 
 impl<'v> ReferenceCost<'v> {
-    /// Any object counts as a schema, which is stricter than need be.
+    /// Each object counts as a schema, which is stricter than need be.
     fn of(&mut self, value: &'v Value, depth: usize) -> Result<Below, GrammarError> {
         at_most(depth, LEVELS_MAX, "levels along its references")?;
         let address = std::ptr::from_ref(value);
@@ -87,7 +87,7 @@ impl<'v> ReferenceCost<'v> {
 
     fn read(&mut self, value: &'v Value, depth: usize) -> Result<Below, GrammarError> {
         let mut levels = 0;
-        // Factors that have to hold together, and those in separate parts of the value.
+        // Factors of alternatives that apply at once, and the largest product among separate parts.
         let (mut factors, mut part) = (Vec::new(), 1);
         let target = value["$ref"].as_str();
         if let Some(target) = target.and_then(|name| self.root.target(name)) {
@@ -97,13 +97,13 @@ impl<'v> ReferenceCost<'v> {
         }
         for (name, child) in children(value) {
             let below = self.of(child, depth + 1)?;
-            // They are below what refers to them.
+            // Definitions count where a reference leads to them.
             if matches!(name, "$defs" | "definitions") {
                 continue;
             }
             levels = levels.max(below.levels);
             let each = child.as_array().into_iter().flatten();
-            // They are known by now.
+            // The parts were counted above.
             let ways: Vec<usize> = each
                 .map(|item| self.known.get(&std::ptr::from_ref(item)))
                 .map(|known| known.map_or(1, |below| below.ways))

@@ -145,8 +145,8 @@ fn join(
     Ok(out)
 }
 
-/// Puts `width` blanks, or the text `width`, before lines, as Jinja does: the first line and blank
-/// ones only where that is wanted.
+/// Puts `width` blanks, or the text `width`, before each line, as Jinja does; before the first line
+/// if `first` is set, before empty ones if `blank` is.
 fn indent(
     value: &Value,
     width: Option<&Value>,

@@ -150,7 +150,7 @@ pub(super) struct Json {
 
 /// Why a value cannot be written as JSON.
 pub(super) enum JsonError {
-    /// JSON has no such value.
+    /// The value is of a kind that JSON does not have: the name of the kind.
     Kind(String),
     /// Longer than the limit, or nested too deep.
     TooLarge,

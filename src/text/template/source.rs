@@ -170,7 +170,7 @@ impl Edit {
     }
 }
 
-/// Puts tokens into brackets, and a filter behind them.
+/// Puts tokens into brackets, and `filter` after these.
 fn wrap(tokens: &[Token<'_>], filter: &str, edits: &mut Vec<Edit>) {
     if let (Some(first), Some(last)) = (tokens.first(), tokens.last()) {
         edits.push(Edit::insert(first.start, "(".to_string()));
@@ -178,7 +178,8 @@ fn wrap(tokens: &[Token<'_>], filter: &str, edits: &mut Vec<Edit>) {
     }
 }
 
-/// Edits do not overlap; those at one place follow each other as they were made, the inner first.
+/// Applies edits, which do not overlap, to `text`. Those at one position follow each other as they
+/// were made, inner ones first.
 fn apply(text: &str, mut edits: Vec<Edit>, out: &mut String) {
     edits.sort_by_key(|edit| edit.start);
     let mut copied = 0;
@@ -190,7 +191,7 @@ fn apply(text: &str, mut edits: Vec<Edit>, out: &mut String) {
     out.push_str(&text[copied..]);
 }
 
-/// Sequence that a `for` tag runs over.
+/// Passes the sequence that a `for` tag runs over through the filter [`SIZED`].
 fn size_loop(tokens: &[Token<'_>], edits: &mut Vec<Edit>) {
     let top = |word: &str, from: usize| {
         let is_word = |token: &Token<'_>| token.depth == 0 && token.text == word;
@@ -203,7 +204,7 @@ fn size_loop(tokens: &[Token<'_>], edits: &mut Vec<Edit>) {
     wrap(&tokens[start + 1..end], &format!("|{SIZED}"), edits);
 }
 
-/// Operands of `~`, and all that are joined by it.
+/// Passes the operands of each `~` through the filter [`STRING`].
 fn concatenations(tokens: &[Token<'_>], first: usize, edits: &mut Vec<Edit>) {
     for at in first..tokens.len() {
         if tokens[at].text == "~" {
@@ -212,7 +213,8 @@ fn concatenations(tokens: &[Token<'_>], first: usize, edits: &mut Vec<Edit>) {
     }
 }
 
-/// The operands joined by the `~` at `at` and those behind it, unless one before has joined them.
+/// Passes the operands of the `~` at `at`, and of those joined with it, through [`STRING`], unless
+/// an earlier `~` has done so.
 fn concatenation(tokens: &[Token<'_>], first: usize, at: usize, edits: &mut Vec<Edit>) {
     let depth = tokens[at].depth;
     let ends = |index: &usize| tokens[*index].depth < depth || is_end(tokens, first, *index, depth);

@@ -6,7 +6,7 @@ pub use super::special::FILE;
 
 /// Key of the template.
 const KEY: &str = "chat_template";
-/// Name of the one that counts where there are several.
+/// Name of the template that is used if several are stated.
 const DEFAULT: &str = "default";
 
 /// The template in the content of [`FILE`]; None where it states none.

@@ -18,11 +18,12 @@ use super::json::{ObjectCall, Scan, arguments_of, parts};
 use super::markup::{Named, named};
 use super::{BLANK_BYTES_MAX, End, Miss, Opening, Sink, Step, Syntax, either, head, is_name, next};
 
-/// Up to the name, as the template writes it.
+/// Text of a call before the function's name, as the template writes it.
 pub const NAME: &str = "{\"name\": \"";
-/// Between the name and the object of the arguments, as the template writes it.
+/// Text between the name and the object of the arguments, as the template writes it.
 pub const PARAMETERS: &str = "\", \"parameters\": ";
-/// Between the head of an object and its name, where the model says what kind of tool it is.
+/// Tokens between the opening brace and the key of the name, where the model states the kind of
+/// tool.
 const KIND: &[&str] = &["\"type\"", ":", "\"function\"", ","];
 /// Members that hold arguments.
 const ARGUMENTS: [&str; 2] = ["parameters", "arguments"];

@@ -212,7 +212,7 @@ impl Sink<'_> {
         self.schemas.has(function)
     }
 
-    /// A call begins.
+    /// Appends the beginning of a call of `name`.
     pub fn announce(&mut self, name: &str) {
         let index = self.counts.announced;
         let name = name.to_string();
@@ -220,7 +220,7 @@ impl Sink<'_> {
         self.counts.announced += 1;
     }
 
-    /// More arguments of the call at hand.
+    /// Appends arguments to the call at hand.
     pub fn arguments(&mut self, json: String) {
         let index = self.counts.announced - 1;
         append(self.out, Delta::Arguments { index, json });
@@ -267,7 +267,7 @@ pub struct ToolParser {
     calls_max: usize,
     /// Whether calls are read that deviate from the form in known ways.
     lenient: bool,
-    /// Calls of functions that the request does not have are content.
+    /// Whether calls of functions that the request does not have are content.
     known: bool,
 }
 
@@ -293,7 +293,7 @@ impl ToolParser {
         }
     }
 
-    /// The parser for which calls of functions that the request does not have are content.
+    /// Makes the parser take calls of functions that the request does not have for content.
     pub fn of_known(mut self) -> ToolParser {
         self.known = true;
         self

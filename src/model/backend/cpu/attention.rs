@@ -39,7 +39,8 @@ trait Lay: shapes::Attention {
 
 impl<A: shapes::Attention> Lay for A {}
 
-/// Cosine and sine of every pair's angle, for each shape and the positions seen so far.
+/// Tables of rotary embedding: cosine and sine of each pair's angle, by shape, for the positions
+/// used so far.
 #[derive(Default)]
 pub struct Ropes(Vec<(TypeId, Rope)>);
 
@@ -76,8 +77,8 @@ impl Rope {
         }
     }
 
-    /// `head = rotate(head * inverse_rms(head) * w)`; without the norm where there is no `w`, which
-    /// is of the last elements where it is shorter.
+    /// `head = rotate(head * inverse_rms(head) * w)`; no norm without `w`. A `w` shorter than the
+    /// head norms its last elements.
     pub fn norm_and_rotate<A: shapes::Attention>(
         &self,
         head: &mut [f32],
@@ -108,12 +109,13 @@ pub struct KvCache<A> {
 }
 
 impl<A: shapes::Attention> KvCache<A> {
-    /// All elements of all pages.
+    /// Elements of all pages.
     pub fn elements(&self) -> Vec<f32> {
         self.part.read().clone()
     }
 
-    /// Writes one position, `k [KEYS]`, and `v` as wide, or `k` where values are latents of keys.
+    /// Writes the keys `k [KEYS]` of one position and its values, `v` or, if these are latents of
+    /// the keys, `k`.
     pub fn store(&mut self, page: PageId, offset: usize, k: &[f32], v: &[f32]) {
         let (mut all, k, v) = (self.part.write(), as_cached::<A>(k), as_cached::<A>(v));
         for (head, (k, v)) in k
@@ -223,8 +225,7 @@ impl<A: shapes::Attention> Attend<A> for Cpu {
 }
 
 impl Cpu {
-    /// Norms, where there is a `w`, and rotates heads in place, one every `stride` elements of a
-    /// row.
+    /// Norms (if there is a `w`) and rotates heads in place; a row has one every `stride` elements.
     pub(super) fn norm_and_rotate<A: shapes::Attention>(
         &mut self,
         x: &mut Tensor,
@@ -248,7 +249,7 @@ impl Cpu {
     }
 }
 
-/// First elements of a head's keys and of its values in a page.
+/// First element of a head's keys and of its values in a page.
 fn starts_of<A: shapes::Attention>(starts: Starts, page: PageId, kv_head: usize) -> [usize; 2] {
     let (start, block) = (starts.of(page.0), kv_head * PAGE);
     let values = start + A::PAGE_KEYS;
@@ -264,13 +265,13 @@ fn starts_of<A: shapes::Attention>(starts: Starts, page: PageId, kv_head: usize)
 /// Page by page with a running maximum, so the arithmetic depends on the position alone.
 struct Query<'a, A> {
     query: &'a [f32],
-    /// Keys and values.
+    /// Keys and values of all pages.
     all: &'a [f32],
     starts: Starts,
     kv_head: usize,
     table: BlockTable<'a>,
     position: usize,
-    /// Score that no value belongs to.
+    /// Logit of a sink: it takes a share of the softmax and has no value.
     sink: Option<f32>,
     out: &'a mut [f32],
     shape: PhantomData<A>,
@@ -324,7 +325,7 @@ impl<A: shapes::Attention> Kernel for Query<'_, A> {
 }
 
 impl<A: shapes::Attention> Query<'_, A> {
-    /// Scaled scores of all positions of a page; those beyond the row's own mean nothing.
+    /// Scaled scores of all positions of a page; those after the row's own are meaningless.
     #[inline(always)]
     fn scores<V: Vector>(&self, keys: &[f32]) -> [f32; PAGE] {
         let mut sums = [V::splat(0.0); PAGE_LANES];

@@ -8,16 +8,16 @@ use super::{Cpu, split};
 use crate::backend::clock::{Clock, Timed};
 use step::executor::DeviceError;
 
-/// Words that a thread sums up at once.
+/// Words that a thread sums up in one task.
 const BLOCK: usize = 1 << 12;
-/// Blocks that reads go round: more than caches hold: 256 MiB.
+/// Blocks that reads go through in turn: 256 MiB, more than caches hold.
 const BLOCKS: usize = (256 << 20) / (BLOCK * size_of::<u64>());
 
 pub struct HostClock {
     pool: Pool,
-    /// Made by the first read: a clock that only marks needs none.
+    /// Words to be read, allocated by the first read: a clock that only marks needs none.
     words: Vec<u64>,
-    /// Block that the next read starts with.
+    /// Index of the block that the next read starts with.
     next: usize,
 }
 
@@ -40,7 +40,7 @@ impl Clock for HostClock {
         size_of_val(&self.words[..]) as u64
     }
 
-    /// Nothing: an operation is done when it returns.
+    /// Nothing to do: an operation is complete when it returns.
     fn hold(&mut self) -> Result<(), DeviceError> {
         Ok(())
     }

@@ -19,7 +19,7 @@ use super::{Cpu, Tensor, split};
 const CONV_MAX: usize = 8;
 /// Inputs that the longest convolution carries over to the next step.
 const TAIL_MAX: usize = CONV_MAX - 1;
-/// Added to the squared length of queries and keys.
+/// Added to the squared length of queries and keys before these are scaled to unit length.
 const UNIT_EPS: f32 = 1e-6;
 
 /// Layout of a shape's states.
@@ -32,22 +32,22 @@ trait Lay: shapes::Delta {
     const GROUP_STATE: usize = Self::KEY_DIM * LANES;
     /// Elements of one head's matrix state.
     const HEAD_STATE: usize = Self::COLUMN_LANES * Self::GROUP_STATE;
-    /// Elements of a slot's matrices, which its tail follows.
+    /// Elements of a slot's matrices; the tail of the convolution follows them.
     const MATRICES: usize = Self::VALUE_HEADS * Self::HEAD_STATE;
-    /// Fails to compile where the convolution is longer than what is held.
+    /// Fails to compile if the convolution is longer than `CONV_MAX`.
     const FITS: () = assert!(Self::CONV <= CONV_MAX);
 }
 
 impl<D: shapes::Delta> Lay for D {}
 
-/// State of one layer, all slots. In its part of a slot's first lie matrices,
-/// `[value head][column group][key dim][16 columns]`, then the tail, `[TAIL][QKV]`, oldest first.
+/// States of one layer, of all slots. A slot's part has first the matrices, `[value head][column
+/// group][key dim][16 columns]`, then the tail, `[TAIL][QKV]`, oldest first.
 pub struct LayerStates<D> {
     pub(super) part: Part,
     shape: PhantomData<D>,
 }
 
-/// States of one layer that several threads work on.
+/// States of one layer, shared by several threads.
 struct SharedStates<'a> {
     elements: Shared<'a, f32>,
     starts: Starts,
@@ -60,7 +60,7 @@ impl SharedStates<'_> {
         start..start + D::HEAD_STATE
     }
 
-    /// First element of an input of a tail.
+    /// First element of input `index` of the tail in a slot.
     fn input<D: shapes::Delta>(&self, slot: Slot, index: usize) -> usize {
         self.starts.of(slot.0) + D::MATRICES + index * D::QKV
     }
@@ -125,11 +125,12 @@ impl<D: shapes::Delta> Delta<D> for Cpu {
 /// Queries, keys and gates of a step, ready for the recurrence.
 #[derive(Default)]
 pub struct Scratch {
-    /// `[row][KEYS]`, of unit length times `1 / sqrt(KEY_DIM)`, or as they are.
+    /// `[row][KEYS]`, scaled to length `1 / sqrt(KEY_DIM)`, or unscaled in shapes without this
+    /// norm.
     queries: Vec<f32>,
-    /// `[row][KEYS]`, of unit length, or as they are.
+    /// `[row][KEYS]`, scaled to unit length, or unscaled in shapes without this norm.
     keys: Vec<f32>,
-    /// `[row][VALUE_HEADS]` of (factor on the state, weight of the update).
+    /// `[row][VALUE_HEADS]` pairs: factor on the state, weight of the update.
     gates: Vec<(f32, f32)>,
 }
 
@@ -229,7 +230,7 @@ impl<'a, D: shapes::Delta> Column<'a, D> {
                 input(at + index).store(self.tail(slot, index));
             }
         }
-        // Backwards, because a row's output takes the place of its input.
+        // Backwards, since a row's output overwrites its input.
         for row in (0..rows).rev() {
             let mut sum = bias;
             for (tap, weights) in taps[..D::CONV].iter().enumerate() {
@@ -313,9 +314,9 @@ fn gated_delta<D: shapes::Delta>(
 
 /// A head's matrices among the states of a sequence's rows.
 struct HeadStates<'a> {
-    /// Begins as the state before the first row.
+    /// The state; it begins as the one before the first row.
     to: &'a mut [f32],
-    /// Rows before the next copy of it, and the slot that is copied to.
+    /// Copies of the state still to be made: after how many rows, and into which slot.
     copies: Vec<(usize, &'a mut [f32])>,
 }
 
@@ -467,7 +468,8 @@ struct Step<'a> {
 }
 
 impl Step<'_> {
-    /// The rule of Mamba-2: as `apply`, but that nothing is taken off the value.
+    /// The rule of Mamba-2: as `apply`, but the state's prediction is not subtracted from the
+    /// value.
     #[inline(always)]
     fn apply_whole<V: Vector, const G: usize>(
         &self,

@@ -6,8 +6,8 @@ use crate::target::{CHANNELS, HIDDEN, NORM_EPS};
 use super::lanes::{LANES, Lanes, sigmoid, silu};
 use super::wide::Vector;
 
-/// `1 / sqrt(mean(x^2) + eps)`, summed in index order. Of a hidden state the mean is over the
-/// model's channels: what pads it is zero.
+/// `1 / sqrt(mean(x^2) + eps)`, summed in index order. For a hidden state the mean is over the
+/// model's channels, without padding, which is zero.
 pub fn inverse_rms(x: &[f32]) -> f32 {
     let width = if x.len() == HIDDEN { CHANNELS } else { x.len() };
     let mut sum = 0.0;
@@ -105,7 +105,7 @@ fn gated_by(
     }
 }
 
-/// `max(x, 0)`; what is no number stays that.
+/// `max(x, 0)`, and NaN for NaN.
 #[inline(always)]
 pub fn positive(x: f32) -> f32 {
     if x < 0.0 { 0.0 } else { x }

@@ -21,13 +21,13 @@ pub struct Experts<E> {
     pub gate_up: Vec<Matrix>,
     /// `[WIDTH, I]` of each expert.
     pub down: Vec<Matrix>,
-    /// Whether what they multiply is rounded to NVFP4 first.
+    /// Whether rows are rounded to NVFP4 before they are multiplied.
     pub rounds: bool,
     shape: PhantomData<E>,
 }
 
 impl<E: shapes::Experts> Experts<E> {
-    /// None yet; `nvfp4` says whether the checkpoint has them so.
+    /// No experts yet; `nvfp4`: the checkpoint has their weights in NVFP4.
     pub fn stored_as(nvfp4: bool) -> Experts<E> {
         Experts {
             gate_up: Vec::new(),
@@ -37,7 +37,7 @@ impl<E: shapes::Experts> Experts<E> {
         }
     }
 
-    /// Rounds rows `[.., width]` that are to be multiplied.
+    /// Rounds rows `[.., width]` before a product, if experts want that.
     fn round(&self, rows: &mut [f32], width: usize) {
         if self.rounds {
             rows.chunks_exact_mut(width).for_each(nvfp4::round);
@@ -47,9 +47,9 @@ impl<E: shapes::Experts> Experts<E> {
 
 /// Experts `[rows][PER_TOKEN]`, most likely first, and weights `[rows][TURNS]`.
 pub struct Routing<E> {
-    /// Probabilities of the row that is chosen for.
+    /// Probabilities of the row that is being routed.
     probabilities: Vec<f32>,
-    /// Probabilities as they are compared: corrected, and without those chosen.
+    /// Probabilities with corrections, by which experts are compared; chosen ones are taken out.
     choices: Vec<f32>,
     pub(super) experts: Vec<u32>,
     pub(super) weights: Vec<f32>,
@@ -146,7 +146,7 @@ impl<E: shapes::Experts> Route<E> for Cpu {
     }
 }
 
-/// Added to the sum of sigmoids that weights are divided by.
+/// Added to the sum of sigmoids before weights are divided by it.
 const TOTAL_EPS: f32 = 1e-20;
 
 fn sigmoids(logits: &[f32], out: &mut [f32]) {
@@ -176,10 +176,10 @@ fn most_likely(probabilities: &[f32]) -> usize {
     (1..probabilities.len()).fold(0, better)
 }
 
-/// Rows of a step regrouped by expert. A place is a row's turn at one of its experts.
+/// Rows of a step regrouped by expert. A place stands for one row at one of its experts.
 #[derive(Default)]
 pub struct Scratch {
-    /// First place of each expert, and the end.
+    /// First place of each expert, then the number of places.
     starts: Vec<usize>,
     /// Place of each `[row][rank]`.
     place_of: Vec<usize>,
@@ -226,7 +226,8 @@ impl SharedExpert {
     }
 }
 
-/// Activation of a row, the input of the expert's down projection; without a gate, up is its own.
+/// Activation of a row, which the expert's down projection multiplies; without a gate it is a
+/// function of up alone.
 fn activate<E: shapes::Experts>(gate_up: &[f32], act: &mut [f32]) {
     let (gate, up) = (&gate_up[..act.len()], &gate_up[gate_up.len() - act.len()..]);
     gated(E::ACTIVATION, gate, up, act);
@@ -335,7 +336,7 @@ fn products(
     });
 }
 
-/// Cuts the work of all experts that have rows into pieces of about equal size.
+/// Cuts the products of all experts that have rows into tasks of about equal size.
 fn plan(pool: &Pool, tasks: &mut Vec<Task>, starts: &[usize], shape: &Matrix) {
     let work = |expert: usize| (starts[expert + 1] - starts[expert]) * shape.k * LANES;
     let experts = starts.len() - 1;

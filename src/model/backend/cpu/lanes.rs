@@ -49,8 +49,8 @@ impl Lanes {
     }
 }
 
-/// Largest argument of `exp` whose result is finite with room to spare; smaller than `-EXP_MAX`
-/// gives about 1e-38, which no sum of ours notices.
+/// Largest argument of `exp`, whose result is well below the largest F32. Arguments below
+/// `-EXP_MAX` give about 1e-38, which is lost in the sums here.
 const EXP_MAX: f32 = 87.0;
 /// Adding and subtracting this rounds to an integer (1.5 * 2^23).
 const ROUND: f32 = 12_582_912.0;

@@ -16,7 +16,7 @@ use crate::target::Coding;
 use crate::weights::{PackedStack, Stored, WeightsError};
 use ::host::threads::fill_by_parts;
 
-/// Layouts of panels, in the words of packed files.
+/// Names of the layouts of panels in packed files.
 const F32: &str = "cpu-f32";
 const BF16: &str = "cpu-bf16";
 
@@ -25,7 +25,7 @@ pub struct Matrix {
     pub n: usize,
     pub k: usize,
     weights: Weights,
-    /// Added to results: groups of sixteen, none where the matrix has no biases.
+    /// Biases, added to results in groups of sixteen; empty if the matrix has none.
     bias: Vec<Lanes>,
 }
 
@@ -39,7 +39,7 @@ enum Weights {
 /// Elements of panels.
 enum Elements<E> {
     Own(Vec<E>),
-    /// In a packed file.
+    /// A part of a mapped packed file.
     Mapped(Stretch),
 }
 
@@ -54,7 +54,7 @@ impl<E: Element> Deref for Elements<E> {
     }
 }
 
-/// Bytes as elements.
+/// Views bytes as elements.
 fn of_bytes<E: Element>(bytes: &[u8]) -> &[E] {
     // SAFETY: elements are arrays of numbers, for which any bits will do.
     let (before, elements, after) = unsafe { bytes.align_to() };
@@ -65,7 +65,7 @@ fn of_bytes<E: Element>(bytes: &[u8]) -> &[E] {
     elements
 }
 
-/// Elements as bytes, to be written or filled.
+/// Views elements as bytes.
 fn as_bytes<E: Element>(elements: &[E]) -> &[u8] {
     // SAFETY: there is no padding between or in arrays of numbers.
     unsafe { elements.align_to() }.1
@@ -117,8 +117,8 @@ impl Element for Halves {
     }
 }
 
-/// Bytes of a matrix whose weights in the checkpoint are BF16, or of any: a format with scales may
-/// have values that no BF16 has.
+/// Most bytes of a matrix `[n, k]` in memory. `bf16`: the checkpoint has BF16 weights, which stay
+/// so; weights with scales may have values that BF16 lacks, and take F32.
 pub fn bytes_max(n: usize, k: usize, bf16: bool) -> u64 {
     let element = if bf16 {
         size_of::<Halves>()
@@ -134,7 +134,7 @@ impl Matrix {
         self.stored().1.len() as u64
     }
 
-    /// Their layout in the words of packed files, and their bytes there.
+    /// Name of the weights' layout in packed files, and their bytes.
     pub fn stored(&self) -> (&'static str, &[u8]) {
         match &self.weights {
             Weights::F32(panels) => (F32, as_bytes(panels)),
@@ -142,7 +142,7 @@ impl Matrix {
         }
     }
 
-    /// The mapped file that it lies in, if it does.
+    /// The mapped file that holds the matrix, if one does.
     pub fn mapping(&self) -> Option<&Arc<Mapping>> {
         match &self.weights {
             Weights::F32(Elements::Mapped(stretch)) | Weights::Bf16(Elements::Mapped(stretch)) => {
@@ -152,10 +152,10 @@ impl Matrix {
         }
     }
 
-    /// A matrix `[n, k]` of a packed file, where it lies if that is mapped.
+    /// A matrix `[n, k]` of a packed file, used in place if the file is mapped.
     ///
     /// # Errors
-    /// `Packed` when it lies otherwise, or the file cannot be read.
+    /// `Packed` if its layout is unknown, or the file cannot be read.
     pub fn of_packed(stack: PackedStack<'_>, [n, k]: [usize; 2]) -> Result<Matrix, WeightsError> {
         let count = n.div_ceil(LANES) * k;
         let weights = match stack.storage() {
@@ -172,7 +172,7 @@ impl Matrix {
         })
     }
 
-    /// Matrix with biases `[n]`, or as it is with none.
+    /// The matrix with biases `[n]`; unchanged if `bias` is empty.
     pub fn biased(self, bias: &[f32]) -> Matrix {
         assert!(bias.is_empty() || bias.len() == self.n);
         let bias = bias.chunks(LANES).map(Lanes::load_part).collect();
@@ -378,7 +378,8 @@ impl Product<'_> {
 }
 
 impl<E: Element> Panels<'_, E> {
-    /// Rows from `first` on in tiles of `R` (a remainder is left), panels in tiles of `P`, then 1.
+    /// Products of rows from `first` on in tiles of `R` rows, leaving a remainder, with panels in
+    /// tiles of `P` and then of 1.
     #[inline(always)]
     fn blocks<V: Vector, const R: usize, const P: usize>(&self, first: usize) {
         if self.product.rows() < first + R {

@@ -1,7 +1,8 @@
 //! The reference backend: F32 throughout, any host.
 //!
-//! Simple and right before quick: every reduction is the plain sum in index order, so the bits of a
-//! row depend on nothing but its sequence. Threads split rows, heads or columns, never a sum.
+//! It is simple and right first and fast second: every reduction is the plain sum in index order,
+//! so the bits of a row depend on nothing but its sequence. Threads split rows, heads or columns,
+//! never a sum.
 
 mod attention;
 mod clock;
@@ -47,11 +48,11 @@ pub use matrix::Matrix;
 use pieces::Pieces;
 use pool::Pool;
 
-/// Multiply-adds that are worth handing to another thread.
+/// Multiply-adds from which on a task is worth another thread.
 const TASK_WORK: usize = 1 << 14;
 /// Tasks per thread of one operation, so that a thread that comes late takes fewer.
 const TASKS_PER_THREAD: usize = 4;
-/// Rows that a tensor has room for before it grows.
+/// Rows for which a tensor has memory before it grows.
 const ROWS_AT_FIRST: usize = 64;
 /// Threads that `Cpu::default` uses at most; more do not help one stream of a small model.
 pub const THREADS_MAX: usize = 8;
@@ -62,11 +63,11 @@ pub struct Cpu {
     ropes: Ropes,
     experts: experts::Scratch,
     delta: delta::Scratch,
-    /// Sums of `linear_add`.
+    /// Results of `linear_add` before they are added.
     sums: Tensor,
     /// Bytes of all matrices loaded.
     matrix_bytes: u64,
-    /// The file of weights that are read where it is mapped.
+    /// The mapped file of weights that are used in place.
     mapping: Option<Arc<Mapping>>,
     budget: Budget,
     host_copies: pieces::HostCopies,
@@ -157,7 +158,8 @@ impl Cpu {
         Ok(matrix)
     }
 
-    /// Trusts nothing that was computed of weights that somebody is about to change.
+    /// Fails if somebody is about to change the mapped file: results of its weights are not to be
+    /// used then.
     fn check_weights(&self) -> Result<(), DeviceError> {
         let checked = self
             .mapping
@@ -167,19 +169,20 @@ impl Cpu {
     }
 }
 
-/// A matrix of the parts of a checkpoint.
+/// One matrix from parts of a checkpoint.
 fn repacked(parts: &[MatrixSource<'_>]) -> Result<Matrix, WeightsError> {
     let stored = parts.iter().map(MatrixSource::read);
     Ok(Matrix::of_stored(&stored.collect::<Result<Vec<_>, _>>()?))
 }
 
-/// The way in which this device reads weights: a change of what `pack` gives is another layout.
+/// Facts on how this device reads weights. A change of what `pack` returns needs another version of
+/// the layout.
 pub const READER: Reader = Reader {
     layout: 1,
     maps: true,
 };
 
-/// Matrices as they lie in memory one below the other, be they of experts or not.
+/// Matrices stacked in the layout of memory, whether of experts or not.
 ///
 /// # Errors
 /// As `load_matrix`.
@@ -189,7 +192,7 @@ pub fn pack(parts: &[MatrixSource<'_>], _: bool) -> Result<(String, Vec<u8>), We
     Ok((storage.to_string(), bytes.to_vec()))
 }
 
-/// Bytes that matrices of such parts take, at most: none where they are mapped.
+/// Most bytes that matrices of such parts take in memory: 0 for mapped ones.
 fn bytes_of<'a>(parts: impl IntoIterator<Item = &'a MatrixSource<'a>>) -> u64 {
     let bytes = |part: &MatrixSource<'_>| {
         let (n, k) = part.shape();
@@ -220,7 +223,7 @@ impl Device for Cpu {
     type Pool = Pieces;
 
     const RANKS: bool = false;
-    /// A slow host is no fault.
+    /// No limit on the time of a step: a slow host is no fault.
     const PATIENCE: Option<Patience> = None;
 
     fn matrix_bytes_max(n: usize, k: usize, format: Format) -> u64 {
@@ -281,12 +284,13 @@ impl Device for Cpu {
         })
     }
 
-    /// Grows with what is read: most hosts have less memory than rows of logits could take.
+    /// Starts empty and grows as it is read into: most hosts have less memory than rows of logits
+    /// could take.
     fn host(&self, _: usize) -> Result<Vec<f32>, DeviceError> {
         Ok(Vec::new())
     }
 
-    /// Nothing: operations read the batch where it is.
+    /// Nothing to do: operations read the batch itself.
     fn begin(&mut self, _: &Batch) {}
 
     fn read(
@@ -301,7 +305,8 @@ impl Device for Cpu {
     }
 }
 
-/// There is no driver that takes memory, and operations take buffers as they go.
+/// Nothing beside weights, caches and activations: no driver takes memory, and operations allocate
+/// buffers as they run.
 impl Footprint for Cpu {
     const RESERVE_BYTES: u64 = match HOST_RESERVE {
         Some(bytes) => bytes,

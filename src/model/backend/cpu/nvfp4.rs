@@ -10,7 +10,7 @@ const EXPONENT: i32 = 10;
 /// Rows of smaller magnitudes than this power of two lose accuracy.
 const EXPONENT_MIN: i32 = -100;
 
-/// Rounds a row of whole groups. A group with what is no finite number becomes NaN.
+/// Rounds a row of whole groups of 16. A group with a NaN or infinite number becomes NaN.
 pub fn round(row: &mut [f32]) {
     let largest = |x: &[f32]| x.iter().fold(0, |most, x| x.abs().to_bits().max(most));
     let exponent = (largest(row) >> 23) as i32 - 127;

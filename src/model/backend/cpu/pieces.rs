@@ -9,7 +9,7 @@ use step::executor::DeviceError;
 
 use super::Cpu;
 
-/// Memory of pieces of one size. Backed by memory once a piece is used.
+/// Memory of pieces of one size. The system backs a piece with memory when it is first used.
 #[derive(Clone, Debug)]
 pub struct Pieces(Rc<RefCell<Vec<f32>>>);
 
@@ -20,7 +20,7 @@ pub struct Part {
     pub starts: Starts,
 }
 
-/// Where that begins.
+/// First elements of a layer's part of each piece.
 #[derive(Clone, Copy, Debug)]
 pub struct Starts {
     at: usize,
@@ -28,7 +28,7 @@ pub struct Starts {
 }
 
 impl Starts {
-    /// First element of the part of a piece, among those of all layers.
+    /// First element of the part of `piece`, among those of all layers.
     pub fn of(&self, piece: u32) -> usize {
         piece as usize * self.stride + self.at
     }
@@ -82,7 +82,7 @@ impl HostCopies {
         &mut self.bytes[range]
     }
 
-    /// Copies at once.
+    /// Makes all copies to or from the host before it returns.
     pub fn copy(&mut self, copies: &[Copied<'_, Pieces>], to: Side) {
         for Copied { places, piece, at } in copies {
             let mut host = &mut self.bytes[*at..];

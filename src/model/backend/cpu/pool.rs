@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
-/// Time for which an idle thread watches for work before it sleeps; longer than the pauses within a
-/// step, shorter than what a waiting client could notice.
+/// Time for which an idle thread spins before it sleeps; longer than the pauses within a step,
+/// shorter than what a waiting client could notice.
 const SPIN: Duration = Duration::from_micros(60);
-/// Looks at the job counter between two looks at the clock.
+/// Reads of the job counter between two reads of the clock.
 const SPIN_LOOKS: usize = 64;
 /// Set in `Shared::gate` while a job may be entered; the other bits count threads inside.
 const OPEN: usize = 1 << (usize::BITS - 1);
@@ -163,7 +163,7 @@ impl Drop for Close<'_> {
     }
 }
 
-/// Life of a pool thread.
+/// Main loop of a thread of the pool.
 fn work(shared: &Shared) {
     let mut seen = 0;
     while !shared.stop.load(Ordering::SeqCst) {

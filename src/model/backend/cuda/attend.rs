@@ -16,27 +16,27 @@ use crate::target::{ATTEND_ROUNDS, MAX_CONTEXT, PAGE, each_attention};
 use step::SPLIT;
 use step::executor::DeviceError;
 
-/// Launchers of the operations of an attention shape, which are those of the target's.
+/// Launchers of the operations of one of the target's attention shapes.
 pub trait Launchers: shapes::Attention {
-    /// Place among the attention shapes of the target.
+    /// Index among the attention shapes of the target.
     const PLACE: usize;
     const STORE_KV: Launcher<ops::atlas_store_kv_launcher>;
     const ATTEND: Launcher<ops::atlas_attend_launcher>;
     const ATTENTION: Launcher<ops::atlas_attention_launcher>;
 }
 
-/// Longest sum of its products beside the hidden size.
+/// Longest sum of attention's products, other than over the hidden size.
 pub const WIDEST: usize = largest(&each_attention![A => A::MIXED]);
 /// Most groups of query heads of a layer that are scored together.
 pub const GROUPS: usize = largest(&each_attention![A => A::HEADS / A::TOGETHER]);
 /// Bytes that a layer's part of a page is aligned to.
 const ALIGNMENT: usize = 128;
-/// Results of splits, for few rows: the mix, its largest score and its sum.
+/// F32 numbers of the results of splits, for few rows: the mix, its largest score and its sum.
 const PARTIAL: usize = largest(&each_attention![A => {
     FEW_ROWS * A::HEADS * MAX_CONTEXT.div_ceil(SPLIT) * (A::VALUE_DIM + 2)
 }]);
 
-/// Memory that attention works in.
+/// Memory that attention needs while it runs.
 pub struct Workspace {
     /// `[MAX_CONTEXT][PAIRS]` of cosine and sine, of each shape.
     angles: [DeviceBuf<f32>; SHAPES],
@@ -64,10 +64,10 @@ impl Workspace {
     }
 }
 
-/// Keys and values of one layer: in its part of each page `[KV_HEADS][keys, values]`, or the keys
-/// alone that hold latents, as `cuda/tile/pages.cuh` has them.
+/// Keys and values of one layer. Its part of each page is `[KV_HEADS][keys, values]`, or keys alone
+/// if these hold latents, as in `cuda/tile/pages.cuh`.
 pub struct KvCache<A> {
-    /// Its part of each page.
+    /// The layer's part of each page.
     pub place: Place<Pieces>,
     shape: PhantomData<A>,
 }
@@ -86,7 +86,7 @@ impl<A> KvCache<A> {
     }
 }
 
-/// Cosine and sine of every pair's angle, position by position.
+/// Cosine and sine of each pair's angle, by position.
 fn angles<A: shapes::Attention>(
     device: &Device,
     stream: &Stream,
@@ -115,7 +115,7 @@ fn angles<A: shapes::Attention>(
     Ok(angles)
 }
 
-/// The norms of queries and of keys.
+/// Pointers to the norms of queries and keys; null without them.
 fn head_norms<A: shapes::Attention>(norms: [Option<&Vector>; 2]) -> [*const f32; 2] {
     assert_eq!(
         norms.map(|norm| norm.map_or(0, |norm| norm.0.len())),
@@ -124,7 +124,7 @@ fn head_norms<A: shapes::Attention>(norms: [Option<&Vector>; 2]) -> [*const f32;
     norms.map(|norm| norm.map_or(ptr::null(), |norm| norm.0.as_ptr()))
 }
 
-/// The sinks of query heads, if the shape has some.
+/// Pointer to the sinks of query heads; null if the shape has none.
 fn sinks_of<A: shapes::Attention>(sinks: Option<&Vector>) -> *const f32 {
     assert_eq!(
         sinks.map(|sinks| sinks.0.len()),
@@ -133,8 +133,8 @@ fn sinks_of<A: shapes::Attention>(sinks: Option<&Vector>) -> *const f32 {
     sinks.map_or(ptr::null(), |sinks| sinks.0.as_ptr())
 }
 
-/// Checks the shapes of queries with their gates, of keys and of values, if there are some beside
-/// keys; where these begin.
+/// Checks the shapes of queries with their gates, of keys, and of values if they are separate;
+/// returns the pointer to values, or null.
 fn check_projected<A: shapes::Attention>(
     [q, k]: [&Tensor; 2],
     v: Option<&Tensor>,
@@ -155,7 +155,7 @@ impl<A: Launchers> Attend<A> for Cuda {
 
     fn cache_at(&self, place: Place<Pieces>) -> KvCache<A> {
         let () = A::CHECK;
-        // Copies of 128-byte rows.
+        // Kernels copy rows of 128 bytes.
         assert!(
             place.at.is_multiple_of(ALIGNMENT) && place.stride::<u8>() as usize % ALIGNMENT == 0
         );

@@ -1,4 +1,4 @@
-//! Events in the stream of operations.
+//! Clock of the GPU: events in the stream of operations.
 
 use ffi::{Device, DeviceBuf, Event, Stream, launched, ops};
 
@@ -8,9 +8,9 @@ use step::executor::DeviceError;
 
 /// Bytes of a line that `atlas_read_bytes` counts.
 const LINE: usize = 1024;
-/// Lines that reads go round: several times the largest second-level cache.
+/// Lines that reads go through in turn: several times the largest second-level cache.
 const LINES: usize = (256 << 20) / LINE;
-/// A read starts at a multiple of so many.
+/// Reads start at a multiple of this many lines.
 const PIECE: usize = 4;
 /// Bytes whose reading keeps the device busy while the host queues a step: some 15 ms on an H200.
 const HELD: u64 = 64 << 30;
@@ -19,7 +19,7 @@ pub struct DeviceClock {
     device: Device,
     stream: Stream,
     lines: DeviceBuf<u8>,
-    /// Where the next read starts: its lines are the ones that were read longest ago.
+    /// Line at which the next read starts: the one that was read longest ago.
     next: usize,
 }
 

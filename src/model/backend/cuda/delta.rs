@@ -11,21 +11,21 @@ use crate::ops::{Batch, CELL, Delta, DeltaNet, ENDS_MAX, GatedDelta, Place, ROWS
 use crate::shapes::Delta as _;
 use crate::target::{HIDDEN, Recurrent};
 
-/// Bytes that are prepared of a cell: for a key head its keys and queries, for a value head the 16
-/// x 16 tiles of two lower triangles, all F16, and three F32 a row; with Mamba-2 of one triangle,
-/// and four.
+/// Bytes prepared for a cell: for each key head its keys and queries, for each value head the 16 x
+/// 16 tiles of two lower triangles, all F16, and three F32 a row; with Mamba-2 one triangle, and
+/// four F32.
 const CELL_RECORD: usize = Recurrent::KEY_HEADS * 2 * CELL * Recurrent::KEY_DIM * 2
     + Recurrent::VALUE_HEADS
         * (TRIANGLES * CELL_TRIANGLE * 16 * 16 * 2 + (5 - TRIANGLES) * CELL * 4);
 const TRIANGLES: usize = if Recurrent::MAMBA { 1 } else { 2 };
 const CELL_TRIANGLE: usize = (CELL / 16) * (CELL / 16 + 1) / 2;
-/// Bytes that are prepared of a step's cells.
+/// Bytes prepared for the cells of a step.
 pub const RECORDS: usize = cells_of(ROWS_MAX) * CELL_RECORD;
 
-/// Numbers of blocks that have read the channels of a key head, of each of its spans.
+/// Counters of blocks that have read the channels of a key head in a span.
 pub const ARRIVED: usize = ENDS_MAX * Recurrent::KEY_HEADS;
 
-/// States of one recurrent layer. In its part of each lie matrices,
+/// States of one recurrent layer. Its part of each state has first the matrices,
 /// `[VALUE_HEADS][VALUE_DIM][KEY_DIM]`, then the tail, `[CONV][QKV]`: the input of position `p` is
 /// at `p % CONV`.
 pub struct LayerStates {
@@ -46,7 +46,7 @@ impl LayerStates {
     }
 }
 
-/// A vector that Mamba-2 alone has.
+/// Pointer to a vector that only Mamba-2 has; null otherwise.
 fn of_mamba(vector: Option<&Vector>, elements: usize) -> *const f32 {
     assert_eq!(
         vector.map(|vector| vector.0.len()),
@@ -76,7 +76,7 @@ impl Delta<Recurrent> for Cuda {
     ];
 
     fn state_at(&self, place: Place<Pieces>) -> LayerStates {
-        // Copies of vectors of 16 bytes.
+        // Kernels copy vectors of 16 bytes.
         assert!(place.at % 16 == 0 && place.stride::<u8>() % 16 == 0 && Recurrent::STATE % 4 == 0);
         LayerStates { place }
     }

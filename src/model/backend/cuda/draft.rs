@@ -11,11 +11,11 @@ use crate::ops::{Batch, Draft, RANKED};
 use crate::target::VOCAB;
 use step::executor::{DEPTH_MAX, DeviceError, Drafted, TokenId, UNIFORMS};
 
-/// Numbers of a sequence in `DraftBuffers::accepted`: accepted drafts, and the token after them.
+/// Numbers of each sequence in `DraftBuffers::accepted`: accepted drafts, and the token after them.
 const ACCEPTED: usize = 2;
-// Positions are numbers of rules, which are F32.
+// Rules hold positions as F32, which must be exact.
 const _: () = assert!(crate::target::MAX_CONTEXT <= 1 << 24);
-// Tiles of rows of drafts move on for one attention shape only.
+// Predictions move the tiles of drafts' rows on for one attention shape only.
 const _: () = assert!(crate::target::MTP_LAYERS == 0 || SHAPES == 1);
 
 /// Drafts in page-locked memory, which the device writes and the host reads after a wait.
@@ -24,10 +24,10 @@ pub struct DraftBuffers {
     accepted: PinnedBuf<u32>,
     /// `[DEPTH_MAX][ENDS_MAX]`.
     drafts: PinnedBuf<u32>,
-    /// Stream of copies, which run beside operations.
+    /// Stream of copies, which run in parallel with operations.
     beside: Stream,
-    /// Events: in the stream of operations after what is to be read; in that of copies after the
-    /// batch of drafts, and after what was asked for.
+    /// Events. `made`: in the stream of operations, after the rows to be read. In the stream of
+    /// copies, `copied`: after the batch of drafts; `asked`: after the rows that were asked for.
     made: Event,
     copied: Event,
     asked: Event,
@@ -45,7 +45,7 @@ impl DraftBuffers {
         })
     }
 
-    /// Drafts of a sequence, `depth` of them.
+    /// Accepted drafts of a sequence, and `depth` new ones.
     fn of(&self, sequence: usize, depth: usize) -> Drafted {
         let [accepted, token] = self.accepted.as_chunks::<ACCEPTED>().0[sequence];
         let mut drafted = Drafted {
@@ -65,7 +65,7 @@ impl DraftBuffers {
 }
 
 impl Cuda {
-    /// Queues the copy of the batch of drafts, and has operations wait for it.
+    /// Queues the copy of the batch of drafts, and makes operations wait for it.
     fn copy_drafts(&mut self, drafts: &Batch) -> Result<(), CudaError> {
         let DraftBuffers { beside, copied, .. } = &self.drafts;
         self.step.drafts.begun = true;
@@ -100,7 +100,7 @@ impl Cuda {
         asked.record(beside)
     }
 
-    /// Waits for the copies beside operations.
+    /// Waits for the copies in their own stream.
     pub(super) fn wait_beside(&mut self) {
         let waited = self.drafts.beside.synchronize();
         self.queue.failures.waited(waited);

@@ -1,9 +1,9 @@
-//! Failures since somebody asked.
+//! Failed calls since the last report.
 //!
-//! A launch that is refused leaves a device that works. A wait that fails does not: the device ran
-//! into an error, which every later call repeats or hides after one of its own.
+//! A refused launch leaves the device working. A failed wait does not: the device ran into an
+//! error, which every later call repeats, or hides behind an error of its own.
 
-/// Calls that failed, by the first one's error.
+/// Failed calls, represented by the first one's error.
 #[derive(Debug)]
 pub struct Failures<E> {
     first: Option<E>,
@@ -21,30 +21,30 @@ impl<E> Default for Failures<E> {
 }
 
 impl<E: Clone> Failures<E> {
-    /// Notes how a call ended that queued work.
+    /// Notes the result of a call that queued work.
     pub fn queued(&mut self, result: Result<(), E>) {
         if let Err(error) = result {
             self.first.get_or_insert(error);
         }
     }
 
-    /// Notes how a wait ended.
+    /// Notes the result of a wait.
     pub fn waited(&mut self, result: Result<(), E>) {
         self.lost |= result.is_err();
         self.queued(result);
     }
 
-    /// Whether something failed: what would be queued now could work on what was never written.
+    /// Whether a call failed: work queued now could read memory that was never written.
     pub fn any(&self) -> bool {
         self.first.is_some()
     }
 
-    /// Whether nothing works any more.
+    /// Whether the device works no more.
     pub fn is_lost(&self) -> bool {
         self.lost
     }
 
-    /// The first error; forgotten then, unless the device is lost.
+    /// The first error, if any; it is then forgotten unless the device is lost.
     pub fn reported(&mut self) -> Result<(), E> {
         let reported = self.first.clone().map_or(Ok(()), Err);
         if !self.lost {

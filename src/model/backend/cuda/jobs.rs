@@ -1,5 +1,5 @@
-//! A matrix in the pieces that are read: which rows of which part, and where `cuda/ops/pack` puts
-//! them.
+//! The parts in which matrices are read: which rows of the checkpoint, and where `cuda/ops/pack`
+//! puts them.
 
 use std::ops::Range;
 
@@ -7,18 +7,18 @@ use super::storage::{BLOCK_ROWS, Order, PANEL_ROWS, Storage};
 use crate::target::BIASED;
 use crate::weights::{MatrixSource, Stored, WeightsError};
 
-/// Rows that are read together, as those that share FP8 scales are: a job has whole multiples, or
-/// the last rows of a part.
+/// Rows that are read together, such as those that share FP8 scales: a job has a multiple of them,
+/// or the last rows of a part.
 pub const JOB_ROWS: usize = BLOCK_ROWS;
-/// Rows of one matrix that lie side by side where several take turns.
+/// Adjacent rows of one matrix where the rows of two alternate.
 const TURN_ROWS: usize = PANEL_ROWS / 2;
 
-/// A matrix to be loaded, made of some of the checkpoint.
+/// A matrix to be loaded, made from matrices of the checkpoint.
 pub struct Wanted<'a> {
     pub parts: Vec<MatrixSource<'a>>,
     pub order: Order,
     pub storage: Storage,
-    /// Which buffer of the call, and where in it, in bytes.
+    /// Index of the call's buffer, and offset in it in bytes.
     pub to: (usize, usize),
 }
 
@@ -29,7 +29,8 @@ pub struct Job<'a> {
     pub place: Place,
 }
 
-/// Where rows go in the panels of a matrix: row `r` of them to `first + r / 8 * turn + r % 8`.
+/// Where the rows of a job go in the panels of a matrix: row `r` to row `first + r / 8 * turn + r %
+/// 8`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     pub first: usize,
@@ -41,8 +42,8 @@ pub struct Place {
 }
 
 impl Order {
-    /// Where the rows of part `index` go that begin at its row `start`, if parts have `rows`:
-    /// `first` and `turn` of a `Place`.
+    /// `first` and `turn` of a [`Place`] for rows of part `index` from its row `start` on. `rows`:
+    /// rows of each part.
     pub fn place(self, rows: &[usize], index: usize, start: usize) -> (usize, usize) {
         match self {
             Order::Stacked => (rows[..index].iter().sum::<usize>() + start, TURN_ROWS),
@@ -68,13 +69,13 @@ impl<'a> Wanted<'a> {
         self.storage.bytes(self.rows(), self.columns()) as usize
     }
 
-    /// Every row of every part once, in jobs of at most `most` bytes, if that is enough for
-    /// `JOB_ROWS`.
+    /// Jobs that read every row of every part once, of at most `most` bytes unless `JOB_ROWS` rows
+    /// have more.
     pub fn jobs(&self, most: usize) -> Vec<Job<'a>> {
         let rows: Vec<usize> = self.parts.iter().map(|part| part.shape().0).collect();
         let mut jobs = Vec::new();
         for (index, &source) in self.parts.iter().enumerate() {
-            // Rounding takes longer than reading, and all readers take part in it.
+            // Rounding takes longer than reading, so small jobs let all readers take part.
             let blocks = match source.is_rounded() {
                 true => 1,
                 false => (most / bytes(&source, self.storage, JOB_ROWS)).max(1),
@@ -99,7 +100,7 @@ impl<'a> Wanted<'a> {
     }
 }
 
-/// Bytes of so many rows with their scales and factors.
+/// Bytes of `rows` rows with their scales and factors.
 fn bytes(source: &MatrixSource<'_>, storage: Storage, rows: usize) -> usize {
     let [codes, scales] = source.sections(rows);
     codes + scales + storage.factors(rows, source.shape().1) * size_of::<f32>()
@@ -111,8 +112,7 @@ impl Job<'_> {
         bytes(&self.source, self.place.storage, self.rows.len())
     }
 
-    /// Fills `slot`, which is as long, with the rows as the checkpoint has them, all of them
-    /// checked.
+    /// Fills `slot`, which has `bytes()` bytes, with checked rows of the checkpoint.
     pub fn read(&self, slot: &mut [u8]) -> Result<(), WeightsError> {
         let [codes, scales] = self.source.sections(self.rows.len());
         let (codes, rest) = slot.split_at_mut(codes);
@@ -127,8 +127,8 @@ impl Job<'_> {
     }
 }
 
-/// Factors of codes and their scales: one number, or one of each block or row; then biases of
-/// rows, where the target has matrices with biases.
+/// Factors of codes and scales: one, or one for each block or row; then biases of rows, if matrices
+/// of the target have biases.
 pub fn factors<Bytes>(stored: &Stored<Bytes>) -> Vec<f32> {
     let all = &stored.bits.factors;
     let mut factors: Vec<f32> = (0..all.numbers.len()).map(|at| all.of(at)).collect();

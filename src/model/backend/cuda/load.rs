@@ -16,46 +16,46 @@ use super::{RECORDS, WIDEST, count, least, memory, most, refused, route};
 use crate::weights::{WeightsError, pipeline};
 use step::executor::DeviceError;
 
-/// Bytes of codes that are read at once, where slots have the room.
+/// Bytes of codes that are read at once, if slots are large enough.
 const CODE_BYTES: usize = 1 << 20;
-/// Beside them lie scales, an eighth at most, and factors.
+/// Bytes of a slot with room for scales, an eighth of the codes at most, and factors.
 const WANTED_BYTES: usize = CODE_BYTES + CODE_BYTES / 8 + 4096;
-/// The fewest rows of the widest matrix, in BF16.
+/// Bytes of the fewest rows of a job, of the widest matrix in BF16.
 const FEWEST_BYTES: usize = JOB_ROWS * most(WIDEST, route::LONGEST) * 2;
 /// Bytes of the records that loading needs at least: two slots.
 pub const RECORDS_MIN: usize = 2 * most(FEWEST_BYTES, WANTED_BYTES);
-/// Bytes of a slot, for which there is room in what is lent on the device.
+/// Bytes of a slot: limited by the records on the device, which hold at least two.
 const SLOT_BYTES: usize = most(FEWEST_BYTES, least(WANTED_BYTES, RECORDS));
-/// Copies of slots that lie in the records.
+/// Number of slots that the records on the device hold.
 const PLACES: usize = RECORDS / SLOT_BYTES;
 const _: () = assert!(
     PLACES > 0 && SLOT_BYTES.is_multiple_of(16),
     "copies of slots lie in the records, aligned"
 );
 
-/// Page-locked memory that loading takes, at most, bytes. The system can neither move nor give up
-/// what is locked: a host that shares its memory with the GPU stands still when much of it is.
+/// Most bytes of page-locked memory that loading takes. The system can neither move nor reclaim
+/// them: a host that shares its memory with the GPU freezes when too much is locked.
 pub const LOCKED_BYTES_MAX: usize = 64 << 20;
-/// Threads that read, if their slots fit, however many cores there are: one that waits for a disk
-/// needs none, and the disk is asked for as many parts at once. To read from the page cache is to
-/// copy, which more threads than there are cores do not hasten.
+/// Most threads that read, however many cores there are: one that waits for a disk uses no core,
+/// and a disk serves as many reads at once. More threads than cores do not speed up reading from
+/// the page cache.
 const READERS_MAX: usize = 16;
 pub const READERS: usize = least(READERS_MAX, LOCKED_BYTES_MAX / SLOT_BYTES / 2);
-/// One that each reader fills, and one that is copied.
+/// Slots: each reader fills one while another is copied.
 const SLOTS: usize = 2 * READERS;
 const _: () = assert!(READERS > 0, "two slots may be locked");
 
-/// Page-locked memory, and when the device has copied it.
+/// Page-locked memory, and the event after its copy to the device.
 struct Slot {
     memory: PinnedBuf<u8>,
     copied: Event,
 }
 
-/// Loader of weights: kept from call to call, until all are there.
+/// Loader of weights, reused by all calls until the weights are complete.
 pub struct Loader {
     copies: Stream,
     slots: Vec<Slot>,
-    /// When the device has repacked what lies in each place.
+    /// Events after the repacking of each place in the records.
     packed: Vec<Event>,
     /// Slots whose copies may still run, the oldest first.
     under_way: VecDeque<usize>,
@@ -79,8 +79,8 @@ impl Loader {
         })
     }
 
-    /// Loads `matrices` into `buffers`; they are there after `finish`. `staging` is the `RECORDS`
-    /// of the backend; what lies there is lost.
+    /// Loads `matrices` into `buffers`, which are complete after `finish`. `staging`: the backend's
+    /// records, whose content is lost.
     ///
     /// # Errors
     /// The first matrix that cannot be read, or call that failed.
@@ -93,7 +93,7 @@ impl Loader {
     ) -> Result<(), WeightsError> {
         let packed = matrices.iter().map(|wanted| Part::all(wanted, SLOT_BYTES));
         let packed: Vec<_> = packed.collect::<Result<_, _>>()?;
-        // All of a checkpoint are packed, or none.
+        // A checkpoint has all its matrices packed, or none.
         let packed: Vec<_> = packed.into_iter().flatten().flatten().collect();
         if !packed.is_empty() {
             return self.place(&packed, buffers);
@@ -109,7 +109,7 @@ impl Loader {
             job.read(&mut slot.1[..job.bytes()])
         };
         let (copies, packed) = (&self.copies, &self.packed);
-        // The stream's unfinished work may use the records.
+        // Unfinished work in the stream may use the records.
         for event in packed {
             event.record(stream).map_err(failed)?;
         }
@@ -131,19 +131,19 @@ impl Loader {
             under_way.push_back(slot);
             free(&mut under_way, &events)
         });
-        // Also after an error: copies read the slots until they are done.
+        // After an error too, since copies read the slots until they are done.
         let copied = copies.synchronize().map_err(failed);
         let packed = stream.synchronize().map_err(failed);
         loaded.and(copied).and(packed)
     }
 
-    /// Waits until all that was loaded is in its place.
+    /// Waits until everything loaded is in its final place.
     pub fn finish(&mut self) -> Result<(), CudaError> {
         self.under_way.clear();
         self.copies.synchronize()
     }
 
-    /// Reads what is packed, and queues the copies to its place in `buffers`.
+    /// Reads packed parts, and queues the copies to their places in `buffers`.
     fn place(
         &mut self,
         parts: &[Part<'_>],
@@ -189,14 +189,14 @@ impl Drop for Loader {
 /// A slot's number, and its memory.
 type Filled<'a> = (usize, &'a mut [u8]);
 
-/// When each slot was copied, and the slots.
+/// Events after the copies of slots, and the slots with their numbers.
 fn split(slots: &mut [Slot]) -> (Vec<&Event>, Vec<Filled<'_>>) {
     let numbered = slots.iter_mut().enumerate();
     let both = numbered.map(|(index, slot)| (&slot.copied, (index, &mut slot.memory[..])));
     both.unzip()
 }
 
-/// The oldest slot, once it was copied, if so many are under way that readers want it.
+/// The oldest slot after its copy, if enough are under way that readers wait for one.
 fn free<'a>(
     under_way: &mut VecDeque<Filled<'a>>,
     events: &[&Event],
@@ -209,7 +209,7 @@ fn free<'a>(
     Ok(Some(oldest))
 }
 
-/// Queues the repacking of a job's rows, which lie in `staging` from a byte on.
+/// Queues the repacking of a job's rows, which begin at a byte of `staging`.
 fn queue(
     wanted: &Wanted<'_>,
     job: &Job<'_>,

@@ -1,4 +1,4 @@
-//! Memory of the GPU and page-locked memory of the host: what may be taken, and taking it.
+//! Memory of the GPU, and page-locked memory of the host: how much may be taken, and allocation.
 
 use ffi::{Device, DeviceBuf, Element, PinnedBuf};
 
@@ -9,7 +9,7 @@ use crate::ops::Footprint;
 use crate::target;
 use step::executor::DeviceError;
 
-/// Bytes that may be taken of the memory that this binary's GPU uses, if the system tells it.
+/// Bytes that may be taken of the memory that this binary's GPU uses, if the system tells.
 ///
 /// # Errors
 /// Why the GPU cannot be used, and what to do about it.
@@ -21,7 +21,7 @@ pub fn available() -> Result<Option<u64>, DeviceError> {
     available_of(&device)
 }
 
-/// [`available`] of a GPU that was opened just now, which counts as not yet taken.
+/// [`available`] for a GPU that has just been opened, whose own use counts as not yet taken.
 pub fn available_of(device: &Device) -> Result<Option<u64>, DeviceError> {
     if target::HOST_RESERVE.is_some() {
         // The host's memory is as it was before the GPU was opened.
@@ -33,16 +33,16 @@ pub fn available_of(device: &Device) -> Result<Option<u64>, DeviceError> {
     ))
 }
 
-/// Takes memory of the GPU for `len` elements.
+/// Allocates memory of the GPU for `len` elements.
 ///
 /// # Errors
-/// `DeviceError::Memory` when there is too little, also of the host's where the GPU uses that.
+/// `DeviceError::Memory` if there is too little, of the host's too if the GPU uses that.
 pub fn buffer<T: Element>(device: &Device, len: usize) -> Result<DeviceBuf<T>, DeviceError> {
     Budget::default().check(Cuda::buffer_bytes((len * size_of::<T>()) as u64))?;
     DeviceBuf::uninit(device, len).map_err(refused)
 }
 
-/// Takes page-locked memory of the host for `len` elements.
+/// Allocates page-locked memory of the host for `len` elements.
 pub fn locked<T: Element>(device: &Device, len: usize) -> Result<PinnedBuf<T>, DeviceError> {
     Budget::default().check((len * size_of::<T>()) as u64)?;
     PinnedBuf::zeroed(device, len).map_err(refused)

@@ -1,4 +1,4 @@
-//! Packed weights: panels made on the host, and the parts in which they are read into place.
+//! Packed weights: panels made on the host, and the parts in which they are read.
 
 use std::ops::Range;
 
@@ -7,13 +7,14 @@ use super::panels::Panels;
 use super::storage::{Order, Storage};
 use crate::weights::{MatrixSource, PackedStack, Reader, WeightsError};
 
-/// The way in which this device reads weights: a change of what `pack` gives is another layout.
+/// Facts on how this device reads weights. A change of what `pack` returns needs another version of
+/// the layout.
 pub const READER: Reader = Reader {
     layout: 1,
     maps: false,
 };
 
-/// Matrices as they lie on the device: one below the other, or gate and up of an expert in turn.
+/// Matrices in the layout of the device: stacked, or gate and up of an expert interleaved.
 pub fn pack(
     parts: &[MatrixSource<'_>],
     of_experts: bool,
@@ -34,15 +35,15 @@ pub fn pack(
 pub struct Part<'a> {
     stack: PackedStack<'a>,
     bytes: Range<usize>,
-    /// Which buffer of the call, and where in it, in bytes.
+    /// Index of the call's buffer, and offset in it in bytes.
     pub to: (usize, usize),
 }
 
 impl<'a> Part<'a> {
-    /// Every byte of the matrix once, in parts of at most `most`; none if it is not packed.
+    /// Parts of at most `most` bytes that cover the matrix; None if it is not packed.
     ///
     /// # Errors
-    /// `Packed` when the file has it in another way.
+    /// `Packed` if the file has it in another layout.
     pub fn all(wanted: &Wanted<'a>, most: usize) -> Result<Option<Vec<Part<'a>>>, WeightsError> {
         let Some(stack) = MatrixSource::packed(&wanted.parts)? else {
             return Ok(None);

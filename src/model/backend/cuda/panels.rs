@@ -1,12 +1,12 @@
-//! Panels made on the host: what packed files hold, what `cuda/ops/pack` is compared with, and what
-//! the other operations' comparisons load.
+//! Panels made on the host: contents of packed files, reference for `cuda/ops/pack`, and inputs of
+//! the other operations' comparisons.
 
 use super::storage::{BLOCK_COLUMNS, BLOCK_ROWS, Order, PANEL_ROWS, Storage};
 use crate::target::Owner;
 use crate::weights::{Bits, Stored};
 use ::host::threads::fill_by_parts;
 
-/// Bytes of a row that lie side by side.
+/// Adjacent bytes of one row.
 const RUN_BYTES: usize = 64;
 
 /// A matrix `[n, k]` ready for the device.
@@ -17,16 +17,17 @@ pub struct Panels {
     pub bytes: Vec<u8>,
 }
 
-/// A row of one of several matrices; `None` is a row of zeros.
+/// Matrix and row of a row of the panels; None for a row of zeros.
 type Place = Option<(usize, usize)>;
 
 impl Panels {
-    /// `parts`, which share `k` and storage, one below the other.
+    /// `parts`, with the same `k` and storage, stacked.
     pub fn stacked(parts: &[Stored]) -> Panels {
         Panels::new(parts, Order::Stacked, Storage::Panels(parts[0].bits.coding))
     }
 
-    /// Gate and up, eight rows of each in turn, so that one lane gets both of a pair; and down.
+    /// Panels of gate and up with eight rows of each in turn, so that one lane gets both of a pair;
+    /// and panels of down.
     pub fn of_expert(matrices: &[Stored]) -> [Panels; 2] {
         let storage = |part: &Stored| Storage::Panels(part.bits.coding).of_experts();
         let (inputs, down) = matrices.split_at(matrices.len() - 1);
@@ -51,7 +52,7 @@ impl Panels {
 }
 
 impl Order {
-    /// The rows of `parts` in this order, then zeros up to a whole panel.
+    /// The rows of `parts` in their order in the panels, then zeros up to a whole panel.
     fn places(self, parts: &[Stored]) -> Vec<Place> {
         const HALF: usize = PANEL_ROWS / 2;
         let mut rows: Vec<Place> = match self {
@@ -76,8 +77,7 @@ impl Order {
     }
 }
 
-/// Writes the panels of `parts`, which share `k` and bits that `storage` is for, to `out`, which
-/// has just the room.
+/// Writes the panels of `parts`, with the same `k` and coding, to `out`, whose size is theirs.
 fn fill(parts: &[Stored], order: Order, storage: Storage, out: &mut [u8]) {
     let k = parts[0].k;
     let coding = storage.coding();
@@ -144,7 +144,8 @@ fn runs<const RUN: usize>(
     });
 }
 
-/// Puts every fourth word of a run, which one lane takes, side by side; decoding leaves out 1.
+/// Puts every fourth word of a run side by side, since one lane takes these. Decoding leaves out no
+/// factor: 1.
 fn in_lanes(codes: &mut [u8]) -> f32 {
     for run in codes.as_chunks_mut::<RUN_BYTES>().0 {
         let words = *run;

@@ -47,37 +47,38 @@ impl Pieces {
 }
 
 impl Place<Pieces> {
-    /// Address of the layer's elements of the first piece. It stays as it is.
+    /// Address of the first element of the layer's part in the first piece; it does not change.
     pub fn first<T>(&self) -> *mut T {
         let start = self.pool.memory.borrow_mut().as_mut_ptr();
         start.wrapping_add(self.at).cast()
     }
 
-    /// Elements from there to those of the next piece.
+    /// Elements from the layer's part in one piece to that in the next.
     pub fn stride<T>(&self) -> u32 {
         count(self.stride / size_of::<T>())
     }
 }
 
-/// Threads that use bytes of host memory, at least: fewer do not keep up with the copies.
+/// Fewest threads that hash, read or write bytes of host memory: fewer do not keep up with the
+/// copies.
 const ROOM_THREADS_MIN: usize = 4;
 
-/// Threads that use bytes of host memory. A prompt waits for its sums before it is copied, and most
-/// cores have nothing else to do.
+/// Number of threads that hash, read or write bytes of host memory. A prompt waits for its
+/// checksums before it is copied, and most cores are idle.
 pub fn copy_threads() -> usize {
     ROOM_THREADS_MIN.max(threads::cores() / 2)
 }
 
-/// Host memory for copies, and threads that use parts of it beside everything else.
+/// Host memory for copies, and threads that work on parts of it meanwhile.
 struct HostCopies {
-    /// They go before the bytes.
+    /// Declared before the bytes, so that the threads end before these are freed.
     threads: Pool<()>,
     bytes: PinnedBuf<u8>,
 }
 
 impl HostCopies {
-    /// Has a thread use ranges, which the caller of the executor leaves alone until it has what
-    /// comes of them.
+    /// Has a thread work on ranges of the memory. The caller of the executor does not touch these
+    /// until it has the result.
     fn with<T: Send + 'static>(
         &mut self,
         ranges: &[Range<usize>],
@@ -89,13 +90,13 @@ impl HostCopies {
         });
         let places: Vec<(usize, usize)> = places.collect();
         let (give, come) = mpsc::channel();
-        // Ends are told by the other channel.
+        // Results arrive by the other channel.
         while self.threads.take().is_some() {}
         self.threads.run(move || {
             let start = ptr::with_exposed_provenance_mut::<u8>;
             let places = places.into_iter();
             let places = places.map(|(at, len)| ptr::slice_from_raw_parts_mut(start(at), len));
-            // Whoever asked may want it no more.
+            // The receiver may be gone.
             let _ = give.send(work(places.collect()));
         });
         come
@@ -103,14 +104,14 @@ impl HostCopies {
 }
 
 impl Drop for HostCopies {
-    /// Waits for all threads: the memory that they use is freed after this.
+    /// Waits for all threads, since the memory that they use is freed after this.
     fn drop(&mut self) {
         while self.threads.wait().is_some() {}
     }
 }
 
-/// Places whose parts of a piece one copy brings, and those of the first piece: they follow each
-/// other in host memory, and are of equal length and equally far apart in a pool.
+/// Places whose parts of a piece one copy moves, with their places in the first piece: adjacent in
+/// host memory, of equal length and at equal distances in a pool.
 struct InOrder<'a>(&'a [Place<Pieces>]);
 
 impl<'a> Iterator for InOrder<'a> {
@@ -140,17 +141,17 @@ impl<'a> Iterator for InOrder<'a> {
     }
 }
 
-/// Copies beside the operations, which do not wait for them.
+/// Copies in their own stream, which operations do not wait for.
 pub struct Copies {
     host: Option<HostCopies>,
     stream: Stream,
-    /// Mark in the stream of operations after those that copies wait for.
+    /// Event in the stream of operations, which later copies wait for.
     made: Event,
-    /// Marks after copies under way, the oldest first, and how many copies are done by each.
+    /// Events after copies under way, the oldest first, and the number of copies complete by each.
     ends: VecDeque<(Event, u64)>,
-    /// Marks to be used again.
+    /// Events to be reused.
     spare: Vec<Event>,
-    /// Parts of what is queued next.
+    /// Parts of the next queued copies.
     batch: CopyBatch,
     started: u64,
     done: u64,
@@ -170,8 +171,8 @@ impl Copies {
         })
     }
 
-    /// Takes host memory, although the plan is closed: it has no page-locked memory of a GPU with
-    /// memory of its own, and the owner's wish is checked against what the host has.
+    /// Takes host memory after the plan is closed: the plan of a GPU with its own memory has no
+    /// page-locked memory, and the amount that the operator asks for is checked against the host's.
     pub fn take_host_memory(&mut self, device: &Device, bytes: usize) -> Result<(), DeviceError> {
         assert!(self.host.is_none(), "host memory is taken once");
         Budget::default().check(bytes as u64)?;
@@ -192,8 +193,8 @@ impl Copies {
 
     pub fn sums(&mut self, ranges: &[Range<usize>]) -> Receiver<Vec<Sum>> {
         self.taken().with(ranges, |places| {
-            // SAFETY: the memory lives until `drop` has seen this end, and nobody writes to a range
-            // before its sum is there.
+            // SAFETY: the memory lives until `drop` has seen the end of this work, and nobody
+            // writes to a range before its checksum is there.
             let sums = places.into_iter().map(|place| sum(unsafe { &*place }));
             sums.collect()
         })
@@ -202,7 +203,8 @@ impl Copies {
     pub fn fill(&mut self, range: Range<usize>, bytes: Vec<u8>) -> Receiver<()> {
         self.taken().with(&[range], move |places| {
             for place in places {
-                // SAFETY: as above; nobody else uses the range before this is told.
+                // SAFETY: the memory lives as for checksums; nobody else uses the range before this
+                // work is reported.
                 unsafe { &mut *place }.copy_from_slice(&bytes);
             }
         })
@@ -218,7 +220,7 @@ impl Copies {
         })
     }
 
-    /// Queues copies after what is in the stream of operations.
+    /// Queues copies after the work that is in the stream of operations.
     fn queue(
         &mut self,
         device: &Device,
@@ -258,7 +260,7 @@ impl Copies {
         Ok(())
     }
 
-    /// Copies that are done, without waiting.
+    /// Number of complete copies, without waiting.
     fn done(&mut self) -> Result<u64, CudaError> {
         while let Some((end, by)) = self.ends.front() {
             if !end.is_passed()? {
@@ -270,7 +272,7 @@ impl Copies {
         Ok(self.done)
     }
 
-    /// Waits for all of them.
+    /// Waits for all copies.
     pub fn wait(&self) -> Result<(), CudaError> {
         self.stream.synchronize()
     }

@@ -13,31 +13,31 @@ use crate::target::{self, MOE_ROWS, Moe};
 use crate::weights::WeightsError;
 use step::executor::DeviceError;
 
-/// Elements of its widest row: of all turns.
+/// Elements of the widest row: those of all turns together.
 pub const WIDEST_ROW: usize = Moe::TURNS * most(Moe::WIDTH, Moe::INTERMEDIATE);
-/// Longest row of its matrices.
+/// Length of the longest row of experts' matrices.
 pub const LONGEST: usize = Moe::INTERMEDIATE;
 /// Turns of all rows at their experts, the shared one included.
 const TURNS: usize = ROWS_MAX * Moe::TURNS;
-/// Places for them: an expert's are whole groups.
+/// Places for all turns; each expert's places are whole groups.
 const PLACES: usize =
     (TURNS + (OPERAND_ROWS - 1) * least(TURNS, Moe::ALL)).next_multiple_of(OPERAND_ROWS);
-/// Activations of those rows' experts on their way from block to block of one launch, then what
-/// rows have chosen.
+/// Elements that blocks of one launch pass on: activations of experts of few rows, then the choices
+/// of the rows.
 const RELAY: usize = (MOE_ROWS + 1) * Moe::TURNS * Moe::INTERMEDIATE;
-/// Byte that `relay` holds between launches: as an F32 a number that no arithmetic gives, and no
-/// choice.
+/// Byte that fills `relay` between launches: as F32 it is a NaN that no arithmetic gives, and no
+/// valid choice.
 const NOT_YET: u8 = 0xff;
-/// Bytes of the plan of `experts`: tiles of 16 bytes, two places; the numbers of tiles, of places
-/// and of tiles that are taken.
+/// Bytes of the plan of `experts`: tiles of 16 bytes, two numbers for each place, and the counts of
+/// tiles, places and tiles taken.
 const PLAN_BYTES: usize = (PLACES * (16 + 2 * 4) + 12).next_multiple_of(16);
-/// Bytes of rows and places of `experts` as operands of block-scaled instructions, which are NVFP4.
+/// Bytes of the NVFP4 rows and places of `experts`, as operands of block-scaled instructions.
 const BLOCK_SCALED_BYTES: usize = if Moe::ROWS_NVFP4 {
     nvfp4_bytes(ROWS_MAX, Moe::WIDTH) + nvfp4_bytes(PLACES, Moe::INTERMEDIATE)
 } else {
     0
 };
-/// Bytes of what experts multiply, as operands.
+/// Bytes of the operands that experts' matrices are multiplied with.
 pub const OPERAND_BYTES: usize = most(
     BLOCK_SCALED_BYTES,
     if target::OPERANDS {
@@ -50,15 +50,16 @@ pub const OPERAND_BYTES: usize = most(
 /// Bytes that a thread of a kernel reads at once.
 const VECTOR_BYTES: usize = 16;
 
-/// Rows of E2M1, an E4M3 scale for each 16 columns, an F32 a row: whole vectors of a thread.
+/// Bytes of rows of E2M1 with an E4M3 scale for each 16 columns and an F32 for each row; a multiple
+/// of a thread's vectors.
 const fn nvfp4_bytes(rows: usize, width: usize) -> usize {
     (rows * (width / 2 + width / 16 + size_of::<f32>())).next_multiple_of(VECTOR_BYTES)
 }
 
-/// Memory that experts work in.
+/// Memory that experts need while they run.
 pub struct Workspace {
     plan: DeviceBuf<u8>,
-    /// `[PLACES][INTERMEDIATE]`, or the same as operands in half of the room.
+    /// `[PLACES][INTERMEDIATE]` F32, or F16 operands in half of the memory.
     act: DeviceBuf<f32>,
     /// `[PLACES][WIDTH / 2]` pairs of F16.
     turns: DeviceBuf<u32>,
@@ -83,7 +84,7 @@ impl Workspace {
     pub fn new(device: &Device, stream: &Stream) -> Result<Workspace, DeviceError> {
         let mut relay = memory::buffer(device, RELAY)?;
         relay.fill_bytes(NOT_YET, stream).map_err(refused)?;
-        // Sums read only what was written of it, by bulk copies, which `initcheck` does not see.
+        // Sums read only written parts of it, but `initcheck` does not see writes by bulk copies.
         let mut turns = memory::buffer(device, PLACES * Moe::WIDTH / 2)?;
         turns.fill_bytes(0, stream).map_err(refused)?;
         Ok(Workspace {
@@ -95,7 +96,7 @@ impl Workspace {
     }
 }
 
-/// The experts of one layer, the shared one last, each a matrix of its own after the one before.
+/// The experts of one layer, the shared one last, stored one after the other.
 pub struct Experts {
     storage: Storage,
     /// Gate and up of each expert.
@@ -112,7 +113,7 @@ pub struct Routing {
 }
 
 impl Cuda {
-    /// Room for the experts of a layer, each `gate_up` and `down` bytes.
+    /// Allocates buffers for the experts of a layer, of `gate_up` and `down` bytes each.
     pub fn experts_room(
         &self,
         storage: Storage,
@@ -127,7 +128,7 @@ impl Cuda {
     }
 }
 
-/// Numbers of experts beside logits; null where the shape has none.
+/// Pointer to corrections or scales by expert; null if the shape has none.
 fn numbers_of(per_expert: Option<&Vector>) -> *const f32 {
     let has_some = Moe::SCALED || Moe::SIGMOID;
     let elements = per_expert.map(|of| of.0.len());
@@ -135,7 +136,7 @@ fn numbers_of(per_expert: Option<&Vector>) -> *const f32 {
     per_expert.map_or(ptr::null(), |of| of.0.as_ptr())
 }
 
-/// Where sums of `rows` rows go: to the rows of a step, or into latents.
+/// Pointer to which sums of `rows` rows are added: rows of a step, or latents.
 fn sums_of(to: &mut Tensor, rows: usize) -> *mut f32 {
     assert!(Moe::LATENT || (to.rows, to.width) == (rows, Moe::WIDTH));
     to.shape(rows, Moe::WIDTH)

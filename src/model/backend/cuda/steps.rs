@@ -1,4 +1,4 @@
-//! A step's batch on the device: one buffer of numbers, filled by one copy.
+//! The batch of a step on the device: one buffer of numbers, filled by one copy.
 
 use std::ops::Range;
 
@@ -12,27 +12,29 @@ use step::executor::{DeviceError, Draw, Slot, Snapshot, UNIFORMS};
 
 /// Rows of a chunk of `conv_silu`: what a thread loads at once.
 const CHUNK_ROWS: usize = 16;
-/// Stands for no slot in lists of them (`cuda/base/types.cuh`).
+/// Number that stands for no slot in lists of slots (`cuda/base/types.cuh`).
 const NO_SLOT: Slot = Slot(u32::MAX);
-/// Cells of a step of `rows` that are taken whole, at most.
+/// Most whole cells of a step of `rows` rows.
 pub const fn cells_of(rows: usize) -> usize {
     rows / CELL + MAX_SEQUENCES
 }
-/// Query rows of a tile of `attend`: those of an instruction; heads of a group are rows.
+/// Query rows of a tile of `attend`, as many as an instruction takes; the heads of a group are
+/// rows.
 const TILE_ROWS: usize = 16;
 /// Query rows of a tile of cells.
 const CELL_TILE_ROWS: usize = 128;
-/// Attention shapes.
+/// Number of attention shapes.
 pub const SHAPES: usize = each_attention![A => A::GROUP].len();
 /// Tokens of a full tile, of each attention shape.
 const TILE_TOKENS: [usize; SHAPES] = each_attention![A => TILE_ROWS / A::TOGETHER];
 /// Tokens of a full tile of cells, of each attention shape.
 const CELL_TILE_TOKENS: [usize; SHAPES] = each_attention![A => CELL_TILE_ROWS / A::TOGETHER];
 
-/// Numbers of a rule by which the device draws tokens: those in [0, 1), after five others.
+/// F32 numbers of the parameters by which the device draws a sequence's tokens: five, then uniform
+/// ones in [0, 1).
 const RULE: usize = 5 + UNIFORMS;
 
-/// Where a list lies in the buffer, in numbers; 16-byte aligned.
+/// Position of a list in the buffer and its length, in numbers; 16-byte aligned.
 #[derive(Clone, Copy)]
 struct Section {
     start: usize,
@@ -48,7 +50,7 @@ impl Section {
     }
 }
 
-/// Places of the tiles of an attention shape: of cells, and of other rows.
+/// Lists of the tiles of an attention shape: of cells, and of other rows.
 #[derive(Clone, Copy)]
 struct TileSections {
     cells: Section,
@@ -56,7 +58,7 @@ struct TileSections {
 }
 
 impl TileSections {
-    /// Lists of the shape at `place`, in steps of at most `rows` rows.
+    /// Lists of the attention shape with index `place`, in steps of at most `rows` rows.
     const fn after(previous: Section, rows: usize, place: usize) -> TileSections {
         let cells = rows / CELL_TILE_TOKENS[place] + MAX_SEQUENCES;
         let cells = Section::after(previous, 4 * cells);
@@ -67,20 +69,20 @@ impl TileSections {
     }
 }
 
-/// Makes the layout of rows: what a list has, its name, which is that of the method that says where
-/// it lies on the device, and its numbers in steps of at most `rows` rows.
+/// Makes the layout of the lists of rows: comment, name (also of the method that returns the list's
+/// address on the device), and its numbers in steps of at most `rows` rows.
 macro_rules! lists {
     ($rows:ident; $($(#[doc = $doc:literal])* $name:ident: $numbers:expr,)*) => {
-        /// Where the lists of a step lie.
+        /// Positions of the lists of a step.
         #[derive(Clone, Copy)]
         struct Layout {
             $($name: Section,)*
-            /// Where the block table of each row's sequence begins, less the pages before it; of
-            /// each group of pages.
+            /// For each row, where its sequence's block table begins, less the pages left out
+            /// before it; by page group.
             tables: [Section; PAGE_GROUPS],
             /// Lists of each attention shape.
             tiles: [TileSections; SHAPES],
-            /// Last, because a copy ends with the pages in use.
+            /// The last list, because a copy ends with the pages in use.
             pages: Section,
         }
 
@@ -118,18 +120,19 @@ macro_rules! lists {
 lists! { rows;
     tokens: rows,
     positions: rows,
-    /// State that each row reads: of the rows of a cell, what the first one does.
+    /// State that each row reads; for the rows of a cell, the one that the cell's first row reads.
     source_slots: rows,
     slots: rows,
     /// Rows before the snapshot of each row's sequence; 0 if there is none.
     snapshot_rows: rows,
     snapshot_slots: rows,
-    /// State that is written after each row beside the last of its sequence; `NO_SLOT` if none.
+    /// State that is written after each row, without the last row of its sequence; `NO_SLOT` if
+    /// none.
     draft_states: rows,
     /// Whether each row is in a cell.
     in_cells: rows,
     wanted_rows: ENDS_MAX,
-    /// Whether the tokens of predictions are drawn on the device; one number.
+    /// One number: whether the device draws the tokens of predictions.
     accepts: 1,
     span_list: 2 * ENDS_MAX,
     cell_list: 2 * cells_of(rows),
@@ -137,12 +140,12 @@ lists! { rows;
     chunk_list: 4 * (rows / CHUNK_ROWS + ENDS_MAX),
     /// First positions of rows of drafts.
     starts: ENDS_MAX,
-    /// Rules of rows of drafts, bits of F32.
+    /// Parameters by which the device draws the tokens of rows of drafts, `RULE` each, bits of F32.
     rules: RULE * ENDS_MAX,
 }
 
 impl Layout {
-    /// Lists of a step of `rows` rows: a step of replies copies less.
+    /// Smallest layout for a step of `rows` rows: a step of replies copies less.
     const fn least(rows: usize) -> &'static Layout {
         match rows {
             ..=ENDS_MAX => &REPLIES,
@@ -150,7 +153,7 @@ impl Layout {
         }
     }
 
-    /// Numbers in all.
+    /// Numbers in all lists.
     const fn numbers(&self) -> usize {
         self.pages.start + self.pages.len
     }
@@ -177,9 +180,9 @@ struct TileCounts {
 pub struct Tiles {
     /// Rows that cells take.
     pub cells: TileList,
-    /// Tokens of a full tile of them.
+    /// Tokens of a full tile in `cells`.
     pub cell_tokens: usize,
-    /// Other rows.
+    /// Rows outside of cells.
     pub others: TileList,
 }
 
@@ -189,14 +192,14 @@ pub struct TileList {
     pub count: usize,
 }
 
-/// Batches that operations read: that of a step, and that of the predictions after the first one.
+/// Batches that operations read: a step's, and that of the predictions after the first one.
 pub struct Steps {
     pub now: Step,
     pub drafts: Step,
 }
 
 impl Steps {
-    /// Bytes that they take of the device.
+    /// Bytes of both batches on the device.
     pub const BYTES: [usize; 2] = [
         LARGEST.numbers() * size_of::<u32>(),
         REPLIES.numbers() * size_of::<u32>(),
@@ -223,7 +226,7 @@ impl Steps {
         step
     }
 
-    /// Step to be begun with `batch`.
+    /// Step that `batch` is to be copied to.
     pub fn to_begin(&mut self, batch: &Batch) -> &mut Step {
         match batch.is_of_drafts() {
             true => &mut self.drafts,
@@ -244,7 +247,7 @@ pub struct Step {
     layout: &'static Layout,
     /// Shape of its batch, if there was one.
     shape: Option<Shape>,
-    /// Whether nothing is launched any more, on whatever lists.
+    /// Whether the device is lost, so that nothing is launched any more.
     lost: bool,
     /// Whether the batch's copy may still be under way.
     pub begun: bool,
@@ -260,7 +263,7 @@ pub struct Step {
 }
 
 impl Step {
-    /// Room for the lists of `layout`.
+    /// Buffers for the lists of `layout`.
     fn new(device: &Device, layout: &'static Layout) -> Result<Step, DeviceError> {
         Ok(Step {
             device: memory::buffer(device, layout.numbers())?,
@@ -278,10 +281,10 @@ impl Step {
         })
     }
 
-    /// Takes the batch over, and starts its copy.
+    /// Takes over the batch, and starts its copy.
     ///
     /// # Safety
-    /// The stream has passed the copy of the batch before.
+    /// The stream has passed the copy of the previous batch.
     pub unsafe fn begin(&mut self, batch: &Batch, stream: &Stream) -> Result<(), CudaError> {
         self.shape = Some(shape_of(batch));
         let layout = Layout::least(batch.rows());
@@ -307,7 +310,7 @@ impl Step {
             self.put(layout.rules, batch.draws().iter().flat_map(rule));
         }
         let pages = self.put_pages(batch);
-        // SAFETY: the host's numbers are next written when the stream has passed this copy.
+        // SAFETY: the host's numbers are not written again before the stream has passed this copy.
         unsafe {
             self.device
                 .upload_unwaited(&self.host, layout.pages.start + pages, stream)
@@ -319,7 +322,7 @@ impl Step {
         self.lost = true;
     }
 
-    /// Rows that `batch` wants now are the wanted ones; the device lists them itself.
+    /// Takes over which rows `batch` wants; the device has listed them itself.
     pub fn want(&mut self, batch: &Batch) {
         self.shape = Some(shape_of(batch));
     }
@@ -335,9 +338,9 @@ impl Step {
         count
     }
 
-    /// Makes lists as long as they are for `rows` rows of as many sequences, by entries of no
-    /// rows, so that what is recorded for so many rows fits whoever has them. Rows that are wanted
-    /// are filled up by the first row.
+    /// Pads lists with entries that have no rows to the lengths of a step of `rows` sequences with
+    /// one row each, so that what is recorded for `rows` rows fits any such step. The list of
+    /// wanted rows is padded with row 0.
     fn pad(&mut self, rows: usize) {
         let layout = self.layout;
         let wanted = self.shape.expect("a batch was taken over")[2];
@@ -379,8 +382,8 @@ impl Step {
             self.fill(self.layout.in_cells, &span.one_by_one(), 0);
         }
         if PAGE_GROUPS > 1 {
-            // After those of all positions, so that no table begins before the list, with the
-            // pages that it leaves out.
+            // After the lists of whole contexts: a windowed table begins in front of its list by
+            // the pages left out, which must not be before the buffer.
             for span in batch.spans() {
                 end += self.put_table(batch, span, PageGroup::Window, end);
             }
@@ -388,7 +391,8 @@ impl Step {
         end
     }
 
-    /// Writes the pages in use of a sequence in a group, `at` the list's place; how many they are.
+    /// Writes the pages of a sequence in a group, from number `at` of the list on; returns how many
+    /// they are.
     fn put_table(&mut self, batch: &Batch, span: &SeqSpan, group: PageGroup, at: usize) -> usize {
         let table = batch.table(span, group);
         let used = (span.start + span.rows.len()).div_ceil(PAGE) - table.first;
@@ -401,8 +405,8 @@ impl Step {
         used
     }
 
-    /// Writes which states the rows of a sequence read and write. Those after cells go on from
-    /// the state that the cells leave.
+    /// Writes which states the rows of a sequence read and write. Rows after cells start from the
+    /// state that the cells write.
     fn put_states(&mut self, span: &SeqSpan) {
         let (layout, states, rows) = (self.layout, span.states, &span.rows);
         self.fill(layout.slots, rows, states.to.0);
@@ -418,7 +422,7 @@ impl Step {
         self.fill(layout.snapshot_slots, rows, snapshot.slot.0);
     }
 
-    /// Writes the states that are written after rows but the last one.
+    /// Writes the states that are written after rows, without the last row.
     fn put_draft_states(&mut self, span: &SeqSpan, draft_states: &[Slot]) {
         self.fill(self.layout.draft_states, &span.rows, NO_SLOT.0);
         let list = &mut self.host[self.layout.draft_states.start + span.rows.start..];
@@ -435,12 +439,12 @@ impl Step {
         self.device.as_ptr().wrapping_add(section.start)
     }
 
-    /// Where the block table of each row's sequence begins in `pages`, of a group of pages.
+    /// Address of the list of where the block table of each row's sequence begins in `pages`.
     pub fn table_starts(&self, group: PageGroup) -> *const u32 {
         self.at(self.layout.tables[group as usize])
     }
 
-    /// Whether a cell takes the row.
+    /// Whether a row is computed in a cell, together with its neighbours, and not one by one.
     pub fn is_in_cell(&self, row: usize) -> bool {
         self.host[self.layout.in_cells.start..][row] != 0
     }
@@ -465,13 +469,13 @@ impl Step {
         self.at(self.layout.pages)
     }
 
-    /// Tokens and wanted rows of a step, which predictions after it replace.
+    /// Tokens and wanted rows of a step; predictions after it overwrite these.
     pub fn replaced(&mut self) -> [*mut u32; 2] {
         let layout = self.layout;
         [layout.tokens, layout.wanted_rows].map(|list| self.at_mut(list))
     }
 
-    /// Starts, tokens, positions and tiles of rows of drafts, which predictions move on.
+    /// Starts, tokens, positions and tiles of rows of drafts; predictions advance these.
     pub fn moved_on(&mut self) -> [*mut u32; 4] {
         let layout = self.layout;
         let others = layout.tiles[0].others;
@@ -484,7 +488,7 @@ impl Step {
     }
 }
 
-/// Rule of a sequence, as bits of F32.
+/// Parameters by which the device draws a sequence's tokens, as bits of F32.
 fn rule(draw: &Draw) -> impl Iterator<Item = u32> {
     let (top_k, position) = (draw.top_k as f32, draw.position as f32);
     let narrowed = [draw.temperature, top_k, draw.top_p, draw.min_p, position];
@@ -496,21 +500,21 @@ fn numbers(values: &[usize]) -> impl Iterator<Item = u32> {
     values.iter().map(|&value| value as u32)
 }
 
-/// First row and rows of what is left of a span, if anything is.
+/// First row of a span outside of cells, and how many there are, if any.
 fn one_by_one(span: &SeqSpan) -> impl Iterator<Item = u32> {
     let rows = span.one_by_one();
     let left = (!rows.is_empty()).then(|| [rows.start, rows.len()]);
     left.into_iter().flatten().map(|number| number as u32)
 }
 
-/// First row and rows of each cell.
+/// First row and number of rows of each cell.
 fn cells(span: &SeqSpan) -> impl Iterator<Item = u32> {
     let rows = span.in_cells();
     let starts = rows.clone().step_by(CELL);
     starts.flat_map(move |start| [start as u32, CELL.min(rows.end - start) as u32])
 }
 
-/// First cell and cells of each span that has any.
+/// First cell and number of cells of each span that has any.
 fn runs(spans: &[SeqSpan]) -> impl Iterator<Item = u32> {
     let counts = spans
         .iter()
@@ -524,7 +528,7 @@ fn runs(spans: &[SeqSpan]) -> impl Iterator<Item = u32> {
     runs.flatten().map(|number| number as u32)
 }
 
-/// First row and rows of each chunk, first row and rows of its sequence.
+/// First row and number of rows of each chunk, then those of its sequence.
 fn chunks(span: &SeqSpan) -> impl Iterator<Item = u32> {
     let (first, end) = (span.rows.start, span.rows.end);
     let starts = span.rows.clone().step_by(CHUNK_ROWS);
@@ -534,8 +538,8 @@ fn chunks(span: &SeqSpan) -> impl Iterator<Item = u32> {
     })
 }
 
-/// First row and rows of each tile of some rows, the place of its first row among them all, and the
-/// first position of its sequence that the step writes.
+/// For each tile of some rows: first row, number of rows, index of the first row among all, and
+/// first position of its sequence in the step.
 fn tiles(
     parts: impl Iterator<Item = (Range<usize>, usize)>,
     tokens: usize,

@@ -1,4 +1,4 @@
-//! Storage of weights on the device, as `cuda/tile/panels.cuh` and `cuda/tile/fp4.cuh` say it.
+//! Storage of weights on the device, as in `cuda/tile/panels.cuh` and `cuda/tile/fp4.cuh`.
 
 use crate::ROWS_NVFP4;
 pub use crate::target::FP8_BLOCK as BLOCK_ROWS;
@@ -6,27 +6,27 @@ use crate::target::{BIASED, Coding, Format, Owner};
 
 /// Rows of a panel.
 pub const PANEL_ROWS: usize = 16;
-/// Columns of a panel that scales are stored for together.
+/// Columns of a panel whose scales are stored together.
 pub const BLOCK_COLUMNS: usize = 128;
 
-/// Storage of weights on the device.
+/// Layout of weights on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Storage {
     /// Panels of `cuda/tile/panels.cuh`.
     Panels(Coding),
-    /// NVFP4 as `cuda/tile/fp4.cuh` has it, for rows that are rounded to the same.
+    /// NVFP4 of `cuda/tile/fp4.cuh`, for products with rows that are rounded to NVFP4 too.
     BlockScaled,
 }
 
 impl Storage {
-    /// Weights that the checkpoint has in BF16.
+    /// Storage of weights that are BF16 in the checkpoint.
     pub const F16: Storage = Storage::Panels(Coding::Bf16);
 
     pub const fn of_format(format: Format) -> Storage {
         Storage::Panels(format.coding())
     }
 
-    /// Number of `format` in `ffi/ops.toml`.
+    /// Value of `format` in `ffi/ops.toml`.
     pub const fn number(self) -> u32 {
         const BLOCK_SCALED: u32 = 31;
         match self {
@@ -35,7 +35,7 @@ impl Storage {
         }
     }
 
-    /// In the words of packed files.
+    /// Name of the storage in packed files.
     pub fn word(self) -> String {
         let name = match self {
             Storage::F16 => "f16",
@@ -45,7 +45,7 @@ impl Storage {
         format!("cuda-{name}")
     }
 
-    /// Storage of experts whose weights are otherwise stored so.
+    /// Storage of experts' weights where other matrices of the same coding have this one.
     pub const fn of_experts(self) -> Storage {
         match self {
             Storage::Panels(Coding::Nvfp4) if ROWS_NVFP4 => Storage::BlockScaled,
@@ -66,9 +66,8 @@ impl Storage {
         (codes + scales + factors + biases) as u64
     }
 
-    /// Bytes of a matrix's codes, of its scales, of what its rows are multiplied by, and of what is
-    /// added to their sums, in the order in which they follow each other. Each section is as long
-    /// for every panel.
+    /// Bytes of the sections of a matrix in their order: codes, scales, factors of rows, biases of
+    /// rows. Each section has an equal part for every panel.
     pub const fn sections(self, n: usize, k: usize) -> [usize; 4] {
         let (rows, blocks) = (n.next_multiple_of(PANEL_ROWS), k / BLOCK_COLUMNS);
         let [codes, scales] = self.coding().sections(rows, k);
@@ -81,24 +80,24 @@ impl Storage {
         }
     }
 
-    /// Factors in F32 of so many rows beside their scales; then what is added to their sums.
+    /// F32 numbers of `rows` rows: factors beside their scales, then biases.
     pub const fn factors(self, rows: usize, k: usize) -> usize {
         let biases = if BIASED { rows } else { 0 };
         self.coding().factors_of(rows, k) + biases
     }
 }
 
-/// Order in which the rows of several matrices make one.
+/// Order in which the rows of several matrices form one matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// One matrix below the other.
+    /// One matrix after the other.
     Stacked,
-    /// Eight rows of each of two in turn.
+    /// Eight rows of each of two matrices in turn.
     Interleaved,
 }
 
 impl Order {
-    /// Order of the rows of `inputs` matrices that make the activations of an expert.
+    /// Order of the rows of the `inputs` matrices whose results make an expert's activations.
     pub const fn of_inputs(inputs: usize) -> Order {
         match inputs {
             1 => Order::Stacked,

@@ -1,4 +1,4 @@
-//! BF16, which the device has in F16.
+//! BF16, which the device holds as F16.
 
 use super::*;
 
@@ -33,7 +33,7 @@ impl Codec for Bf16 {
         Bits::new(Coding::Bf16, codes, Vec::new(), Factors::default())
     }
 
-    /// Makes F16 of BF16, in vector instructions.
+    /// Converts BF16 to F16, in vector instructions.
     fn order(&self, codes: &mut [u8]) -> f32 {
         fill_by_parts(codes.as_chunks_mut::<2>().0, 1, |_, codes| {
             for code in codes {
@@ -44,8 +44,8 @@ impl Codec for Bf16 {
     }
 }
 
-/// Refuses what F16 cannot hold, which tensor instructions take: a weight is below 2^16. `first` is
-/// of the elements, in the tensor.
+/// Refuses weights of 2^16 or more, since tensor instructions take them as F16. `first`: index of
+/// the first element in the tensor.
 fn check(rows: &MatrixRows<'_>, first: usize, bytes: &[u8]) -> Result<(), WeightsError> {
     const END: u16 = (127 + 16) << 7;
     rows.check(Elements, first, bytes.as_chunks().0, |&weight| {
@@ -58,7 +58,7 @@ fn check(rows: &MatrixRows<'_>, first: usize, bytes: &[u8]) -> Result<(), Weight
     })
 }
 
-/// Weights of F32 as the BF16 numbers that they are.
+/// Reads weights stored as F32, all of which must be BF16 numbers.
 fn read_narrow(rows: &MatrixRows<'_>, codes: &mut [u8]) -> Result<(), WeightsError> {
     let look = |first: usize, part: &[u8]| {
         let weights: &[[u8; 4]] = part.as_chunks().0;
@@ -79,13 +79,13 @@ fn read_narrow(rows: &MatrixRows<'_>, codes: &mut [u8]) -> Result<(), WeightsErr
     Ok(())
 }
 
-/// The F16 of a BF16 below 2^16, which is what loading lets through. From 2^-17 on it is the same
-/// number; below, the nearest multiple of 2^-24, ties to even.
+/// The F16 of a BF16 below 2^16; loading refuses others. From 2^-17 on it is the same number;
+/// below, the nearest multiple of 2^-24, ties to even.
 #[inline(always)]
 fn f16(bf16: u16) -> u16 {
     const SMALLEST_NORMAL: u16 = 113 << 7;
     let magnitude = bf16 & 0x7fff;
-    // The exponent's bias is 112 less, the mantissa three bits longer.
+    // The exponent's bias is 112 smaller in F16, the mantissa three bits longer.
     let normal = magnitude.wrapping_sub(112 << 7) << 3;
     // The last bit of a number from 0.5 to 1 is worth 2^-24: adding rounds to it.
     let subnormal = (f32::from_bits(u32::from(magnitude) << 16) + 0.5).to_bits() as u16;

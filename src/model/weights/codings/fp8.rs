@@ -2,13 +2,13 @@
 
 use super::*;
 
-/// Codes of drawn weights, the bits that are set and those that are drawn: below 1, and never NaN.
+/// Bits of codes of drawn weights that are set, and those that are drawn: below 1, and never NaN.
 pub const DRAWN: (u8, u8) = (0, 0xb7);
-/// Largest weight of a block under the first scale that is tried: up to 464 is rounded to 448.
+/// Magnitude that the first scale gives to a block's largest weight; up to 464 is rounded to 448.
 const FIRST: f32 = 464.0;
-/// Scales that are tried after it, an octave and a little.
+/// Number of scales that are tried after the first, over an octave and a little.
 const TRIED: u32 = 34;
-/// The step between two of them in the bits of an F32, 32 to an octave.
+/// Step between two scales in the bits of an F32: 32 to an octave.
 const STEP: u32 = 1 << 18;
 
 pub struct Fp8;

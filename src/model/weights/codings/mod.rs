@@ -29,7 +29,7 @@ pub struct Exact<'a> {
     pub largest: &'a dyn Fn() -> Result<f32, WeightsError>,
 }
 
-/// A source of numbers by chance.
+/// A source of random numbers.
 pub trait Chance {
     fn bytes(&mut self, count: usize, range: RangeInclusive<u8>) -> Vec<u8>;
 
@@ -37,18 +37,18 @@ pub trait Chance {
     fn bf16(&mut self, count: usize, scale: f32) -> Vec<f32>;
 }
 
-/// Factors of rows that were read or rounded.
+/// Factors of the rows that were read or rounded.
 type Filled = Result<Factors, WeightsError>;
 
-/// Knowledge of a coding. Reading and rounding fill codes and scales that have just the room.
+/// A coding. Reading and rounding fill codes and scales that are exactly as long as needed.
 pub trait Codec: Sync {
     /// Appends rows of `k` weights as exact F32.
     fn values(&self, from: Bits<&[u8]>, k: usize, out: &mut Vec<f32>);
 
-    /// Rows of the checkpoint.
+    /// Reads rows of the checkpoint.
     fn read(&self, rows: &MatrixRows<'_>, codes: &mut [u8], scales: &mut [u8]) -> Filled;
 
-    /// Rows of weights under the scales of the least error.
+    /// Rounds rows of weights, with the scales of the least error.
     fn round(&self, _: Exact<'_>, _codes: &mut [u8], _scales: &mut [u8]) -> Filled {
         unreachable!("manifests round weights to no such format")
     }
@@ -57,11 +57,11 @@ pub trait Codec: Sync {
     /// of `gain / sqrt(columns)`.
     fn draw(&self, piece: &Piece, columns: usize, gain: f32) -> Numbers;
 
-    /// Any bits `[n, k]` of a format that loading lets through.
+    /// Random bits of a matrix `[n, k]`, in a format, as loading would accept them.
     fn sample(&self, format: Format, n: usize, k: usize, chance: &mut dyn Chance) -> Bits;
 
-    /// Puts codes of whole words into the order in which the device decodes them. A factor of a row
-    /// or block has what decoding leaves out of a value.
+    /// Puts codes of whole words into the order in which the device decodes them. Returns the power
+    /// of two that decoding leaves out, for the factor of a row or block.
     fn order(&self, codes: &mut [u8]) -> f32;
 }
 

@@ -4,7 +4,7 @@
 use super::nvfp4::word;
 use super::*;
 
-/// Largest power of two of a row as an F16 holds it, and the smallest beside which kernels have
+/// Exponents of the largest power of a row in F16, and of the smallest with which kernels have
 /// every code exactly.
 const POWER_MAX: i32 = 15;
 const POWER_MIN: i32 = -9;
@@ -21,7 +21,8 @@ impl Codec for Mxfp4 {
                     0 => 0.0,
                     power => power_of_two(i32::from(power >> 2) - 15),
                 };
-                // Both are powers of two, whose product need not be one: in this order a value is.
+                // `power * factor` alone may be too small for F32; in this order the value is
+                // exact.
                 let value = |code: u8| E2M1[usize::from(code)] * power * factor;
                 let codes = codes.iter().flat_map(|byte| [byte & 15, byte >> 4]);
                 out.extend(codes.map(value));
@@ -56,14 +57,14 @@ impl Codec for Mxfp4 {
         let power = (gain / (E2M1_RMS * (columns as f32).sqrt())).log2().round();
         match piece.purpose {
             Elements => Numbers::Bytes((0, 0xff)),
-            // Powers of two: an even one, or the next.
+            // Powers of two with even exponents, or with those one above.
             _ => Numbers::Bytes(((power as i32 + 127) as u8 & !1, 1)),
         }
     }
 
     fn sample(&self, _: Format, n: usize, k: usize, chance: &mut dyn Chance) -> Bits {
         let codes = chance.bytes(n * k / 2, 0..=255);
-        // Powers as far apart as kernels take them in a row.
+        // Powers no further apart than kernels allow in a row.
         let scales = chance.bytes(n * k / NVFP4_GROUP, 0..=24);
         let factors = (0..n).map(|row| 0.5f32.powi(18 + row as i32 % 5));
         let scales = scales.into_iter().map(|at| (at + 6) << 2).collect();

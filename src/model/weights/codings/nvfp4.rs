@@ -4,12 +4,13 @@
 
 use super::*;
 
-/// Codes of drawn scales, the bits that are set and those that are drawn: `0.5 .. 1.875`, sixteen
+/// Bits of codes of drawn scales that are set, and those that are drawn: `0.5 .. 1.875`, sixteen
 /// steps.
 const DRAWN_SCALES: (u8, u8) = (0x30, 0x0f);
-/// Largest scale that the largest weight of a matrix asks for: larger ones may be better.
+/// Largest scale for the largest weight of a matrix, so that larger ones can be tried too.
 const SCALE_MAX: f32 = 256.0;
-/// E4M3 scales that are tried below and above the one that makes a group's largest weight 6.
+/// Numbers of E4M3 scales that are tried below and above the one that makes a group's largest
+/// weight 6.
 const TRIED: [u8; 2] = [3, 6];
 
 pub struct Nvfp4;

@@ -26,8 +26,8 @@ pub fn file_name() -> String {
     format!("{}.packed", target::BINARY)
 }
 
-/// Name of the folder of weights that builds like this one read, where a directory has several, for
-/// older and newer ones: kernels of `layout`, and the same manifest.
+/// Name of the folder of packed weights for builds like this one, with kernels of `layout` and the
+/// same manifest, in a directory with folders for older and newer builds.
 pub fn folder_name(layout: u32) -> String {
     format!("{}-{layout}", &manifest()[..MANIFEST_DIGITS])
 }
@@ -35,7 +35,7 @@ pub fn folder_name(layout: u32) -> String {
 /// Digits of the manifest's digest in the name of a folder.
 const MANIFEST_DIGITS: usize = 16;
 
-/// Digest of all that a manifest says of this target: what decides how weights lie, and more.
+/// Digest of the manifest of this target, which decides how weights lie, among other facts.
 pub(super) fn manifest() -> String {
     hex(&Sha256::digest(target::MANIFEST))
 }

@@ -1,4 +1,4 @@
-//! A packed file that is there, to be read or mapped.
+//! An existing packed file, to be read or mapped.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,15 +23,15 @@ use crate::weights::folder::Folder;
 use crate::weights::progress::{Progress, Stage};
 use host::operator_file;
 
-/// Bytes that are read at once to be compared.
+/// Bytes that are read at once to be hashed.
 const HASH_BYTES: usize = 1 << 20;
 /// Most pieces that are compared at once.
 const THREADS_MAX: usize = 16;
 
-/// The way in which kernels read weights.
+/// Facts on how the kernels of a backend read weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reader {
-    /// Version of how they want weights to lie.
+    /// Version of the layout that they want.
     pub layout: u32,
     /// Whether they read the host's memory, so that weights may be mapped.
     pub maps: bool,
@@ -42,12 +42,12 @@ pub struct Packed {
     path: PathBuf,
     head: Head,
     table: Table,
-    /// Number in the table, by name.
+    /// Index in the table's entries, by name.
     names: BTreeMap<String, usize>,
-    /// Whether its weights are used where the file is mapped.
+    /// Whether weights are used in the mapped file.
     maps: bool,
     file: WeightsFile,
-    /// Tried at most once; why there is none.
+    /// The mapping, tried at most once; or why there is none.
     mapping: OnceLock<Result<Arc<Mapping>, String>>,
 }
 
@@ -100,7 +100,7 @@ impl Packed {
         &self.path
     }
 
-    /// The open file, to be copied.
+    /// The open file, from which it can be copied.
     pub fn handle(&self) -> io::Result<File> {
         self.file.handle().try_clone()
     }
@@ -110,7 +110,7 @@ impl Packed {
         &self.table
     }
 
-    /// Content of a small file of the checkpoint; none if it has no such file.
+    /// Content of a small file of the checkpoint; None if there is no such file.
     ///
     /// # Errors
     /// `Truncated` or `Io`.
@@ -124,10 +124,10 @@ impl Packed {
         Ok(Some(content))
     }
 
-    /// The weights that begin with the one of this name.
+    /// Entry of matrices or a vector of which the first is called `name`.
     ///
     /// # Errors
-    /// `Packed` when there are none of this shape.
+    /// `Packed` if there is none of this shape.
     pub(in crate::weights) fn entry(
         &self,
         name: &str,
@@ -145,14 +145,14 @@ impl Packed {
         })
     }
 
-    /// Bytes of the weights that begin with the one of this name; 0 if none do.
+    /// Bytes of the entry whose first weight is called `name`; 0 if there is none.
     pub(in crate::weights) fn bytes_of(&self, name: &str) -> u64 {
         let index = self.names.get(name);
         index.map_or(0, |&index| self.table.weights[index].bytes)
     }
 
-    /// Fills `out` from `offset` on; how many bytes came past the page cache. What is mapped, or
-    /// will be, stays there.
+    /// Fills `out` from `offset` on; returns how many bytes came past the page cache. Pages of a
+    /// file that is mapped, or will be, stay in the cache.
     ///
     /// # Errors
     /// `Truncated` or `Io`.
@@ -168,7 +168,8 @@ impl Packed {
         read.map_err(|error| self.unread(error))
     }
 
-    /// The file in memory, if the kernel lets no one change it there; else why not, once for all.
+    /// The file in memory, if the kernel guarantees that nobody changes it there; else why not.
+    /// Tried only once.
     fn mapping(&self) -> Result<&Arc<Mapping>, &str> {
         let made = self.mapping.get_or_init(|| {
             let file = self.file.handle().try_clone();
@@ -179,22 +180,23 @@ impl Packed {
         made.as_ref().map_err(String::as_str)
     }
 
-    /// The file in memory, once weights are used there.
+    /// The mapped file; None until weights are used there.
     pub fn mapped(&self) -> Option<&Arc<Mapping>> {
         self.mapping.get()?.as_ref().ok()
     }
 
-    /// Whether its weights are used where they are mapped.
+    /// Whether weights are used in the mapped file.
     pub fn maps(&self) -> bool {
         self.maps && self.mapping().is_ok()
     }
 
-    /// Why weights are copied that might be mapped, if they are.
+    /// Why weights are copied although the kernels could read them mapped; None if they are not.
     pub fn detour(&self) -> Option<&str> {
         self.maps.then(|| self.mapping().err()).flatten()
     }
 
-    /// Refuses a file that was written to since it was opened, and one whose name another has now.
+    /// Refuses a file that was written to since it was opened, or whose name leads to another file
+    /// now.
     ///
     /// # Errors
     /// `Changed`, or `Io`.
@@ -211,7 +213,7 @@ impl Packed {
         }
     }
 
-    /// Reads all of it and compares it with its digests.
+    /// Reads the whole file and compares it with its digests.
     ///
     /// # Errors
     /// `Packed` naming each piece that differs, `Changed`, `Truncated` or `Io`.
@@ -231,7 +233,7 @@ impl Packed {
         }
     }
 
-    /// Pieces that are not as they were written.
+    /// Pieces that differ from what was written.
     fn damaged(&self, progress: &Progress) -> Result<Vec<Damage>, WeightsError> {
         progress.enter(Stage::Hashing);
         let pieces: Vec<_> = Table::pieces(self.head.table.start).collect();
@@ -314,7 +316,7 @@ impl fmt::Debug for Packed {
     }
 }
 
-/// A piece that is not as it was written.
+/// A piece that differs from what was written.
 struct Damage {
     index: usize,
     bytes: Range<u64>,
@@ -333,7 +335,7 @@ impl fmt::Display for Damage {
     }
 }
 
-/// The directory of a file, and its name there.
+/// The directory of a file, and its name in it.
 fn split(path: &Path) -> (PathBuf, String) {
     let folder = path
         .parent()
@@ -345,7 +347,7 @@ fn split(path: &Path) -> (PathBuf, String) {
     )
 }
 
-/// Whether the kernels of this binary read what lies there.
+/// Checks that the file is for this binary's model and kernels.
 fn check_target(table: &Table, layout: u32) -> Result<(), String> {
     let again = format!(
         "`{} pack WEIGHTS_DIR {}` packs the weights for this one",
@@ -401,7 +403,7 @@ impl<'a> PackedStack<'a> {
         }
     }
 
-    /// Their layout, in words of the backend.
+    /// Name of the matrices' layout, which only the backend interprets.
     pub fn storage(&self) -> &'a str {
         &self.entry.storage
     }
@@ -410,7 +412,7 @@ impl<'a> PackedStack<'a> {
         self.entry.bytes as usize
     }
 
-    /// Their bytes, mapped, which counts as read; none where the file is not mapped.
+    /// The matrices' bytes in the mapped file, which count as read; None if the file is not mapped.
     pub fn map(&self) -> Option<Stretch> {
         let mapping = self.packed.mapping().ok().filter(|_| self.packed.maps)?;
         self.progress.advance(self.entry.bytes);
@@ -419,13 +421,13 @@ impl<'a> PackedStack<'a> {
         Some(Stretch::new(mapping.clone(), range))
     }
 
-    /// Fills `out` with their bytes from `offset` on.
+    /// Fills `out` with the matrices' bytes from `offset` on.
     ///
     /// # Errors
     /// `Truncated` or `Io`.
     ///
     /// # Panics
-    /// If they have fewer.
+    /// If the matrices have fewer bytes.
     pub fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), WeightsError> {
         assert!(offset + out.len() <= self.bytes());
         let direct = self.packed.read(self.entry.start + offset as u64, out)?;
@@ -434,7 +436,7 @@ impl<'a> PackedStack<'a> {
         Ok(())
     }
 
-    /// The refusal of a storage or a size that the backend does not know.
+    /// Error for a layout or size that the backend does not know.
     pub fn unknown(&self) -> WeightsError {
         let Entry {
             name,

@@ -10,7 +10,7 @@ use crate::weights::hex::hex;
 
 /// First bytes of a packed file.
 pub const MAGIC: [u8; 8] = *b"ATLASPKD";
-/// Version of the format; another one is refused.
+/// Version of the format; files of others are refused.
 pub const VERSION: u32 = 1;
 /// Weights and the table begin at multiples of this many bytes: a page, and a block of any disk.
 pub const ALIGN: u64 = 4096;
@@ -25,10 +25,10 @@ const TABLE_BYTES_MAX: u64 = 64 << 20;
 /// Bytes of the head that are not zero.
 const USED_BYTES: usize = 64;
 
-/// Place of the table, and its digest.
+/// Position of the table, and its digest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// To the end of the file.
+    /// Bytes from the table's start to the end of the file.
     pub table: Range<u64>,
     pub sha256: [u8; 32],
 }
@@ -36,7 +36,7 @@ pub struct Head {
 /// Why bytes are no head or table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Problem {
-    /// The file ends before what it is to hold, bytes.
+    /// The file ends before the `expected` bytes.
     Short { expected: u64 },
     /// Another version of the format.
     Version(u32),
@@ -113,7 +113,7 @@ pub struct Table {
     pub target: String,
     /// SHA-256 of the expanded manifest of that binary.
     pub manifest: String,
-    /// Version of the layout in that binary's memory.
+    /// Version of the layout that the binary's kernels read.
     pub layout: u32,
     /// Whether the weights are drawn.
     pub drawn: bool,
@@ -127,12 +127,12 @@ pub struct Table {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Entry {
-    /// Name of the first of its weights, as `Weight::key` has it.
+    /// Name of its first weight, as `Weight::key` gives it.
     pub name: String,
-    /// Rows and columns; of a vector its elements and 1.
+    /// Rows and columns; for a vector its elements and 1.
     pub n: usize,
     pub k: usize,
-    /// Layout of its numbers, in words of the backend.
+    /// Name of the layout of its numbers, which only the backend interprets.
     pub storage: String,
     pub start: u64,
     pub bytes: u64,
@@ -160,13 +160,13 @@ impl Text {
 }
 
 impl Table {
-    /// The table as it is written.
+    /// The table as it is written to the file.
     pub fn bytes(&self) -> Vec<u8> {
         serde_json::to_vec(self).expect("strings and numbers are JSON")
     }
 
-    /// Reads the table that `head` points to: all that it names lies between both, under a name
-    /// of its own.
+    /// Reads the table that `head` points to. All that it names must lie between head and table,
+    /// under distinct names.
     pub fn parse(bytes: &[u8], head: &Head) -> Result<Table, Problem> {
         if Sha256::digest(bytes)[..] != head.sha256 {
             return Err(Problem::malformed("its table is damaged"));
@@ -205,14 +205,14 @@ impl Table {
         }
     }
 
-    /// Number and bytes of each piece of a file whose table begins at `end`.
+    /// Byte ranges of the pieces of a file whose table begins at `end`.
     pub fn pieces(end: u64) -> impl Iterator<Item = Range<u64>> {
         let starts = (HEAD_BYTES as u64..end).step_by(PIECE_BYTES as usize);
         starts.map(move |start| start..end.min(start + PIECE_BYTES))
     }
 }
 
-/// Digest of a piece, as the table has it.
+/// Digest of a piece as text.
 pub fn digest(piece: Sha256) -> String {
     hex(&piece.finalize())
 }

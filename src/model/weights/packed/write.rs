@@ -1,5 +1,5 @@
-//! Writes a packed file from its beginning to its end. The head comes last, so that a file that is
-//! not whole is none.
+//! Writes a packed file from its beginning to its end. The head comes last, so that an incomplete
+//! file is no packed file.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -18,13 +18,14 @@ const BUFFER_BYTES: usize = 8 << 20;
 pub struct Writer {
     out: BufWriter<File>,
     at: u64,
-    /// Number of the piece that `at` is in.
+    /// Digest of the current piece so far.
     piece: Sha256,
     table: Table,
 }
 
 impl Writer {
-    /// Begins in `file`, which is empty; `layout` is that of the backend.
+    /// Begins to write into `file`, which is empty; `layout` is the version that the backend's
+    /// kernels read.
     pub fn new(file: File, layout: u32, drawn: bool) -> io::Result<Writer> {
         let mut out = BufWriter::with_capacity(BUFFER_BYTES, file);
         out.write_all(&[0; HEAD_BYTES])?;
@@ -72,7 +73,7 @@ impl Writer {
         self.put(content)
     }
 
-    /// Ends the file and brings it to the disk; its bytes. `# Errors` as `new`.
+    /// Ends the file and flushes it to the disk; returns its bytes. `# Errors` as `new`.
     pub fn finish(mut self) -> io::Result<u64> {
         self.align()?;
         if !(self.at - HEAD_BYTES as u64).is_multiple_of(PIECE_BYTES) {
@@ -82,7 +83,7 @@ impl Writer {
         let head = Head::of(self.at, &table);
         self.out.write_all(&table)?;
         let file = self.out.into_inner().map_err(|error| error.into_error())?;
-        // The parts that it points to are there before.
+        // The head points to table and weights, so these are flushed before it.
         file.sync_all()?;
         file.write_all_at(&head.bytes(), 0)?;
         file.sync_all()?;

@@ -1,4 +1,4 @@
-//! Which of the values that a schema lists are left by what else it says of them.
+//! Which of the values that a schema lists (`const`, `enum`) its other keywords allow.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -12,11 +12,12 @@ use crate::grammar::keywords::{is_of, is_silent, spelt, unknown_type};
 use crate::grammar::{bounds, ecma};
 use crate::tools::{Root, SCHEMA_DEPTH_MAX};
 
-/// Keywords that a document's listed values are compared with; more are left as they are.
+/// Keywords that the listed values of a document are compared with; lists after that are not
+/// changed.
 const COMPARED_MAX: usize = 100_000;
-/// Bytes of what stands beside alternatives, written into each.
+/// Bytes of keywords beside alternatives that may be copied into each of these, in a document.
 const WRITTEN_BYTES_MAX: usize = 1 << 18;
-/// Bytes of an expression that was made ready.
+/// Largest size of a compiled regular expression in bytes.
 const EXPRESSION_BYTES_MAX: usize = 1 << 20;
 /// Keywords that bind lists and objects alone.
 const OF_CONTAINERS: &[&str] = &[
@@ -39,16 +40,17 @@ const OF_CONTAINERS: &[&str] = &[
     "uniqueItems",
 ];
 
-/// Compares values with schemas of a document.
+/// Compares values with schemas of a document, up to limits on the work.
 pub struct Judge<'r, 'v> {
     root: &'r Root<'v>,
-    /// Keywords that may still be looked at.
+    /// Keywords that values may still be compared with.
     left: Cell<usize>,
-    /// Bytes that may still be written of what stands beside alternatives.
+    /// Bytes that may still be copied into alternatives.
     bytes: Cell<usize>,
 }
 
-/// Expressions by what they were in a schema; none where one cannot be followed.
+/// Compiled regular expressions by their text in the schema; None for those that cannot be
+/// compiled.
 type Expressions = HashMap<String, Option<Regex>>;
 
 impl<'r, 'v> Judge<'r, 'v> {
@@ -60,14 +62,14 @@ impl<'r, 'v> Judge<'r, 'v> {
         }
     }
 
-    /// Counts what is written once more, into another alternative; None where it is too much.
+    /// Counts `bytes` that are copied into an alternative; None if they exceed the limit.
     pub fn write(&self, bytes: usize) -> Option<()> {
         self.bytes.set(self.bytes.get().checked_sub(bytes)?);
         Some(())
     }
 
-    /// A schema that lists values with those alone that the rest of it leaves, if any; None where
-    /// that is not known, or nothing else is said.
+    /// `schema`, which lists values, with only those that its other keywords allow. None if it
+    /// lists none, if that cannot be decided, or if there are no other keywords.
     pub fn listed(&self, schema: &Map<String, Value>) -> Option<Map<String, Value>> {
         let (keyword, values) = match (schema.get("const"), schema.get("enum")) {
             (Some(value), _) => ("const", std::slice::from_ref(value)),
@@ -90,7 +92,7 @@ impl<'r, 'v> Judge<'r, 'v> {
         Some(one)
     }
 
-    /// Whether a value is one of a schema; None where nobody knows.
+    /// Whether a value is valid under a schema; None where that cannot be decided.
     fn fits(
         &self,
         value: &Value,
@@ -107,7 +109,7 @@ impl<'r, 'v> Judge<'r, 'v> {
         }
     }
 
-    /// Whether a value obeys all of some keywords.
+    /// Whether a value obeys all of `keywords`; None where that cannot be decided.
     fn all(
         &self,
         value: &Value,
@@ -142,7 +144,7 @@ impl<'r, 'v> Judge<'r, 'v> {
     }
 }
 
-/// Whether a value obeys one keyword; None where nobody knows.
+/// Whether a value obeys one keyword; None where that cannot be decided.
 fn obeys(value: &Value, name: &str, said: &Value, expressions: &mut Expressions) -> Option<bool> {
     let container = value.is_array() || value.is_object();
     Some(match (name, value) {

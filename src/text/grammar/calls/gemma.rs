@@ -13,7 +13,7 @@ use super::{
     ANY, Argument, CallGrammar, Described, Form, Function, Lark, Members, at, literal, quoted,
 };
 
-/// Schemas inside each other that are followed.
+/// Depth of nested schemas that is followed.
 const DEPTH_MAX: usize = 64;
 /// Items of a list whose number is bounded.
 const ITEMS_MAX: u64 = 1_000;
@@ -22,12 +22,12 @@ const NESTED_KEYWORDS: &[&str] = &["additionalProperties", "properties", "requir
 /// Keywords of lists that are honoured.
 const LIST_KEYWORDS: &[&str] = &["items", "maxItems", "minItems"];
 
-/// The rules of a value, of an object and of a list of which no schema speaks.
+/// Names of the rules of a value, of an object and of a list that no schema describes.
 const ANY_VALUE: &str = "any_value";
 const ANY_OBJECT: &str = "any_object";
-/// A key of which no schema speaks.
+/// Expression of a key that no schema describes.
 const ANY_KEY: &str = r"/[A-Za-z_][A-Za-z0-9_.\-]{0,63}/";
-/// A number, a boolean or null of which no schema speaks.
+/// Expression of a number, a boolean or null that no schema describes.
 const SCALAR: &str = r"/-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+\-]?[0-9]+)?|true|false|null/";
 
 impl CallGrammar for Gemma {
@@ -61,7 +61,7 @@ impl CallGrammar for Gemma {
     }
 }
 
-/// Writes the rules of values of which no schema speaks.
+/// Writes the rules of values that no schema describes.
 fn any_value(lark: &mut Lark) {
     if lark.has_rule(ANY_VALUE) {
         return;
@@ -80,11 +80,11 @@ fn any_value(lark: &mut Lark) {
     lark.line(&format!(r#"any_member: {ANY_KEY} ":" {ANY_VALUE}"#));
 }
 
-/// Why a value is not written.
+/// Why a value has no rule.
 enum Stop {
-    /// Reason by which its own schema cannot be enforced.
+    /// Its schema cannot be enforced, for this reason.
     Here(String),
-    /// Nothing more can be written.
+    /// No further rule can be written at all.
     All(Fatal),
 }
 
@@ -108,8 +108,8 @@ struct Values<'l, 'v> {
     function: &'l Function<'v>,
     /// Rules written so far.
     rules: usize,
-    /// The rules of schemas by their places in memory: many may refer to the same ones, and those
-    /// to each other.
+    /// Names of rules by the addresses of their schemas: many may refer to the same schema, and
+    /// schemas to each other.
     known: HashMap<*const Value, String>,
 }
 
@@ -274,7 +274,8 @@ impl<'v> Values<'_, 'v> {
         Ok(format!(r#""{{" ({member} ("," {member})*)? "}}""#))
     }
 
-    /// An object with its members in order; a comma stands before each but the first that is there.
+    /// An object with its members in order; a comma stands before each member but the first one
+    /// present.
     fn object(
         &mut self,
         path: &str,
@@ -282,7 +283,7 @@ impl<'v> Values<'_, 'v> {
         depth: usize,
     ) -> Result<String, Stop> {
         let rule = self.new_rule()?;
-        // Behind the last member nothing follows.
+        // Nothing follows after the last member.
         let (mut first, mut next) = (String::new(), String::new());
         for (at, member) in members.iter().enumerate().rev() {
             let key = member.name.as_str();
@@ -335,7 +336,8 @@ fn inner(member: Member<&Value>) -> Argument<'_> {
     }
 }
 
-/// A key before its value. Those that would not end where they do stand between marks.
+/// A key and its colon. A key with other than plain characters stands between quotation marks,
+/// since it could end early without them.
 fn written_key(key: &str) -> String {
     let is_plain = |char: char| char.is_alphanumeric() || "_-.$@".contains(char);
     match key.chars().all(is_plain) && !key.is_empty() {

@@ -4,7 +4,8 @@ use crate::tools::harmony::{FUNCTIONS, Harmony, TO};
 
 use super::{CallGrammar, Function, Lark, json, quoted};
 
-/// Author of a message behind another, as in front of the first where reasoning came before.
+/// Author at the head of a message that follows another one, reasoning included; the first message
+/// of a reply has none.
 const AUTHOR: &str = r#"(<|start|> "assistant")?"#;
 /// A channel; models call functions in any.
 const CHANNEL: &str = r#"(<|channel|> ("commentary" | "analysis" | "final"))?"#;

@@ -33,7 +33,8 @@ impl CallGrammar for Llama3Json {
     const AROUND: (&'static str, &'static str) = ("", "}");
     const JSON: bool = true;
 
-    /// The rest of a string and what follows it, up to where that is no call any more.
+    /// Expression of the rest of a name and of text after it, up to where this differs from a
+    /// call's.
     fn other() -> Option<String> {
         let behind = &llama3_json::PARAMETERS[1..];
         Some(format!(r#"([^"\\]|\\(?s:.))*"{}"#, differs(behind, "{")))
@@ -55,7 +56,7 @@ impl CallGrammar for Llama3Json {
 /// The schema of a call of `name`, whose arguments have `schema`.
 fn call(name: &str, mut schema: Value) -> Value {
     let mut call = json!({"type": "object", "additionalProperties": false});
-    // The compiler looks for both at the root.
+    // The compiler looks for `$defs` and `x-guidance` at the root.
     for root in ["$defs", "x-guidance"] {
         let found = schema.as_object_mut().and_then(|map| map.remove(root));
         if let Some(value) = found {
@@ -67,7 +68,8 @@ fn call(name: &str, mut schema: Value) -> Value {
     call
 }
 
-/// An expression of the beginnings of `text` and `end`, each with a sign behind it that differs.
+/// Expression of texts that differ from `text` with `end` after it, each up to the first character
+/// that differs.
 fn differs(text: &str, end: &str) -> String {
     let last = format!("[^{end}]");
     let before = |rest: String, char: char| format!("([^{char}]|{char}{rest})");
@@ -91,7 +93,7 @@ pub(super) fn arguments(lark: &mut Lark, function: &Function<'_>) -> Result<Stri
     written(lark, function, None)
 }
 
-/// The arguments of a function, in a `call` or alone.
+/// The arguments of a function as one JSON value, in the schema of `call` if that is given.
 fn written(
     lark: &mut Lark,
     function: &Function<'_>,

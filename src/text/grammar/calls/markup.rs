@@ -10,7 +10,7 @@ use super::{Argument, CallGrammar, Described, Form, Function, Lark, at, literal,
 
 /// The rule of an argument of any name, taken as text.
 const FREE: &str = "free_argument";
-/// Characters of its name, none of which has more than four bytes.
+/// Characters of the name of an argument of [`FREE`], none of which has more than four bytes.
 const UNKNOWN_NAME_CHARS_MAX: usize = UNKNOWN_NAME_BYTES_MAX / 4;
 
 impl<T: Tags> CallGrammar for Markup<T> {
@@ -53,7 +53,7 @@ impl<T: Tags> CallGrammar for Markup<T> {
     }
 }
 
-/// One of some lists, of which an empty one leaves nothing to write.
+/// Part of a rule for one of `lists`; optional if one of these is empty.
 fn one_of_lists(lists: &[String]) -> String {
     let said = lists.iter().map(String::as_str);
     let said: Vec<&str> = said.filter(|list| !list.is_empty()).collect();
@@ -74,7 +74,7 @@ fn value_open<T: Tags>() -> String {
     format!("{}{line_break}{}", T::ARGUMENT.1, T::VALUE_OPEN)
 }
 
-/// Text behind a value; its line break belongs to the text's rule.
+/// Text after a value; the line break before it belongs to the rule of the value's text.
 fn value_close<T: Tags>() -> String {
     let line_break = if T::OWN_LINES { "\n" } else { "" };
     format!("{line_break}{}", T::ARGUMENT.2)

@@ -1,4 +1,5 @@
-//! Schemas that hold together, written as one where that says all that they say.
+//! Schemas that apply to a value at once (`allOf`, a reference with keywords beside it, a schema
+//! around alternatives), merged into one schema where it can say the same.
 
 use std::collections::HashSet;
 
@@ -9,7 +10,7 @@ use super::text::{NUMBER_KEYWORDS, TEXT_KEYWORDS};
 use crate::grammar::keywords::{self, is_silent, spelt};
 use crate::tools::Root;
 
-/// Keywords that say the same of a value whatever stands beside them.
+/// Keywords whose meaning does not depend on the keywords beside them.
 const ALONE: &[&str] = &[
     "const",
     "enum",
@@ -25,13 +26,13 @@ const ALONE: &[&str] = &[
     "type",
 ];
 
-/// Keywords of schemas that hold together, or of which one does.
+/// Keywords that list schemas, of which a value obeys all, some or one.
 const TOGETHER: &[&str] = &["allOf", "anyOf", "oneOf"];
 
-/// A document in which what holds together is written as one schema where it can be: references
-/// and `allOf` with what stands beside them, values that are listed, alternatives, types.
+/// `document` with each schema merged with what applies beside it, where one schema can say that:
+/// references, `allOf`, listed values, alternatives and types.
 pub fn merged(document: &Value) -> Value {
-    // A reference would lead nowhere any more.
+    // Merging would break a reference into such a list.
     let text = document.to_string();
     let inside = ["/allOf/", "/anyOf/", "/oneOf/"];
     if inside.iter().any(|inside| text.contains(inside)) {
@@ -51,7 +52,8 @@ pub fn merged(document: &Value) -> Value {
     keywords::rewritten(document, &write)
 }
 
-/// A reference that stands beside other keywords, among what holds together with them.
+/// `schema` with its reference as an entry of `allOf`; None without a reference or keywords beside
+/// it.
 fn gathered(schema: &Map<String, Value>) -> Option<Map<String, Value>> {
     let reference = schema.get("$ref")?;
     told(schema).find(|(name, _)| *name != "$ref")?;
@@ -60,8 +62,7 @@ fn gathered(schema: &Map<String, Value>) -> Option<Map<String, Value>> {
     Some(with_part(one, json!({"$ref": reference})))
 }
 
-/// Schema that says what another and the entries of its `allOf` say; None where no schema
-/// says that.
+/// `schema` merged with the entries of its `allOf`; None where one schema cannot say the same.
 fn together(schema: &Map<String, Value>, root: &Root<'_>) -> Option<Map<String, Value>> {
     let parts = schema.get("allOf")?.as_array()?;
     let mut one = schema.clone();
@@ -77,7 +78,7 @@ fn together(schema: &Map<String, Value>, root: &Root<'_>) -> Option<Map<String, 
     }
     let own = !stands_alone(&one);
     let others = all.iter().filter(|part| !stands_alone(part)).count();
-    // A reference says all that there is to say.
+    // No other keyword counts beside a reference, so it is not merged.
     let refers = all.iter().any(|part| part.contains_key("$ref"));
     let beside = all.len() > 1 || told(&one).next().is_some();
     if others + usize::from(own) > 1 || (refers && beside) {
@@ -89,8 +90,8 @@ fn together(schema: &Map<String, Value>, root: &Root<'_>) -> Option<Map<String, 
     Some(one)
 }
 
-/// Schema in which each alternative says what stands beside all of them, without those of which
-/// then no value is left; None where one cannot say it.
+/// `schema` with the keywords beside its alternatives merged into each of them, without
+/// alternatives that no value is left of; None where these cannot be merged.
 fn spread(
     schema: &Map<String, Value>,
     judge: &Judge<'_, '_>,
@@ -129,8 +130,8 @@ fn spread(
     Some(one)
 }
 
-/// Schema that says what one and another say. Keywords of `other`, which stands alone, that one
-/// schema cannot say beside its own become its part.
+/// Merges `other`, whose keywords are all in [`ALONE`], into `schema`; what one schema cannot say
+/// of both becomes an entry of `allOf`.
 fn with(mut schema: Map<String, Value>, other: &Map<String, Value>) -> Map<String, Value> {
     let mut rest = Map::new();
     for (keyword, value) in told(other) {
@@ -144,7 +145,7 @@ fn with(mut schema: Map<String, Value>, other: &Map<String, Value>) -> Map<Strin
     }
 }
 
-/// A schema with one more part that holds together with it.
+/// Adds `part` to the `allOf` of `schema`.
 fn with_part(mut schema: Map<String, Value>, part: Value) -> Map<String, Value> {
     match schema.get_mut("allOf") {
         Some(Value::Array(parts)) => parts.push(part),
@@ -153,13 +154,14 @@ fn with_part(mut schema: Map<String, Value>, part: Value) -> Map<String, Value> 
     schema
 }
 
-/// Which alternatives a schema has.
+/// The keyword of a schema's alternatives, if it has any.
 fn alternatives_of(schema: &Map<String, Value>) -> Option<&'static str> {
     let mut keywords = ["anyOf", "oneOf"].into_iter();
     keywords.find(|keyword| schema.contains_key(*keyword))
 }
 
-/// A schema with the alternatives of one part of its `allOf` as its own.
+/// `schema` with the alternatives of one entry of its `allOf` as its own; None where it has its
+/// own, or no entry has alternatives alone.
 fn lifted(schema: &Map<String, Value>) -> Option<Map<String, Value>> {
     let parts = schema.get("allOf")?.as_array()?;
     if alternatives_of(schema).is_some() {
@@ -178,8 +180,8 @@ fn lifted(schema: &Map<String, Value>) -> Option<Map<String, Value>> {
     Some(one)
 }
 
-/// Schema whose keywords bind values of its types alone: an alternative for each of several types,
-/// of which one is bound.
+/// `schema` without keywords that do not bind its type. Several types become alternatives with the
+/// keywords of each.
 fn by_types(schema: &Map<String, Value>) -> Option<Map<String, Value>> {
     let names = keywords::each(schema.get("type")?).iter();
     let names: Option<Vec<&str>> = names.map(Value::as_str).collect();
@@ -208,26 +210,26 @@ fn by_types(schema: &Map<String, Value>) -> Option<Map<String, Value>> {
     Some(one)
 }
 
-/// Whether a keyword of [`ALONE`] says something of values of a type.
+/// Whether a keyword of [`ALONE`] restricts values of the type `name`.
 fn binds(keyword: &str, name: &str) -> bool {
     let text = TEXT_KEYWORDS.contains(&keyword) && name == "string";
     text || NUMBER_KEYWORDS.contains(&keyword) && matches!(name, "integer" | "number")
 }
 
-/// Whether the values or the alternatives that a schema lists are none.
+/// Whether a schema lists no values, or no alternatives: nothing is valid under it.
 fn is_empty(schema: &Map<String, Value>) -> bool {
     let mut lists = ["anyOf", "enum", "oneOf"].into_iter();
     lists.any(|list| schema.get(list).is_some_and(|values| *values == json!([])))
 }
 
-/// Whether both are types, of which no value has two.
+/// Whether `one` and `other` are values of `type` that have no type in common.
 fn are_apart(one: Option<&Value>, other: &Value) -> bool {
     let known = |names: &Value| !names.is_null() && keywords::unknown_type(names).is_none();
     let one = one.filter(|one| known(one) && known(other));
     one.is_some_and(|one| types_of_both(one, other).is_none())
 }
 
-/// The keywords of a schema that say something of a value.
+/// Keywords of a schema that restrict a value.
 fn told(schema: &Map<String, Value>) -> impl Iterator<Item = (&String, &Value)> {
     let all = schema.iter();
     all.filter(|(name, value)| !is_silent(name, value))
@@ -237,7 +239,7 @@ fn stands_alone(schema: &Map<String, Value>) -> bool {
     told(schema).all(|(name, _)| ALONE.contains(&name.as_str()))
 }
 
-/// Adds what another schema says; None where both cannot be said by one.
+/// Adds a keyword of another schema; None where one schema cannot say both.
 fn add(one: &mut Map<String, Value>, keyword: &str, value: &Value) -> Option<()> {
     let both = match (keyword, one.get(keyword)) {
         ("const" | "enum", _) => return add_values(one, keyword, value),
@@ -258,7 +260,7 @@ fn add(one: &mut Map<String, Value>, keyword: &str, value: &Value) -> Option<()>
     Some(())
 }
 
-/// Leaves the values that are listed by both; None where there are none.
+/// Leaves the values that both schemas list; None if no value is left.
 fn add_values(one: &mut Map<String, Value>, keyword: &str, value: &Value) -> Option<()> {
     let list = |keyword: &str, value: &Value| match keyword {
         "const" => Some(vec![value.clone()]),

@@ -55,10 +55,9 @@ const BLANK: &str = r"[ \t\r\n]{0,8}";
 pub trait CallGrammar: Syntax {
     /// Between two calls.
     const BETWEEN: &'static str = "";
-    /// Between the opening tag and a function, and behind it.
+    /// Text between the opening tag and a function, and after the function.
     const AROUND: (&'static str, &'static str);
-    /// Text behind the opening tag that shows that it opens a call; empty where any text
-    /// does.
+    /// Text after the opening tag that shows that it opens a call; empty where any text does.
     const SIGN: &'static str = "";
     /// Whether a function may follow another in one call.
     const SEVERAL: bool = false;
@@ -92,13 +91,14 @@ pub trait CallGrammar: Syntax {
         heads::<Self>(lark, names)
     }
 
-    /// Text of a call of `name` from behind [`CallGrammar::AROUND`] up to its arguments.
+    /// Text of a call of `name` between the first text of [`CallGrammar::AROUND`] and the
+    /// arguments.
     fn head(name: &str) -> String;
 
-    /// Writes the rules of a function; returns what it is made of.
+    /// Writes the rules of a function; returns what a call of it consists of, as part of a rule.
     ///
     /// # Errors
-    /// What of the function cannot be enforced and has to be.
+    /// Names what of the function must be enforced and cannot.
     fn function(lark: &mut Lark, function: &Function<'_>) -> Result<String, String>;
 }
 
@@ -116,10 +116,10 @@ pub fn grammar_of(
 /// The grammar of calls of `tools`, which are in the form of the chat completions API.
 ///
 /// `loose`: the arguments of tools that are not strict are free; else they follow their schemas as
-/// far as these can be enforced. `answer`: what the reply may be instead of calls.
+/// far as these can be enforced. `answer`: grammar of a reply without calls.
 ///
 /// # Errors
-/// What of a tool cannot be enforced, or what cannot stand beside calls.
+/// Names what of a tool must be enforced and cannot, or cannot be offered beside calls.
 pub fn grammar<S: CallGrammar>(
     tools: &[Value],
     calls: Calls,
@@ -217,8 +217,8 @@ fn heads<S: CallGrammar>(lark: &mut Lark, names: &[&str]) -> String {
     }
 }
 
-/// An expression of the beginnings of a text, each with a sign behind it that differs; the first is
-/// no blank either.
+/// Expression of texts that differ from `text`, each up to the first character that differs, which
+/// is no blank at the head.
 fn differs(text: &str) -> String {
     let one = |rest: String, char: char| match rest.is_empty() {
         true => format!("[^{char}]"),
@@ -237,7 +237,7 @@ fn one_of(texts: &[String]) -> String {
     format!("({})", texts.join(" | "))
 }
 
-/// A string of Lark, which are those of JSON.
+/// `text` as a string of Lark, whose strings are written as those of JSON.
 fn quoted(text: &str) -> String {
     Value::from(text).to_string()
 }
@@ -250,8 +250,8 @@ fn literal(text: &str) -> String {
     quoted(text)
 }
 
-/// A tool whose parameters say nothing but what binds a call, in as few schemas as may be; both
-/// who writes a grammar and who reads calls take them so.
+/// `tool` with what restricts a call alone in its parameters, in as few schemas as possible.
+/// Writers of grammars and readers of calls both use this form.
 pub fn without_annotations(tool: &Value) -> Value {
     let mut tool = tool.clone();
     if let Some(parameters) = tool["function"].get_mut("parameters") {
@@ -267,15 +267,15 @@ pub fn without_annotations(tool: &Value) -> Value {
 pub struct Function<'v> {
     at: usize,
     name: &'v str,
-    /// The parameters, which references are resolved in.
+    /// The parameters; references in schemas are resolved here.
     root: Root<'v>,
-    /// Types of the arguments by the parameters, and how these are read.
+    /// Arguments that the parameters describe, and the types as which the reader takes them.
     members: Members<&'v Value>,
     types: Members<Types>,
-    /// Nothing is known of the arguments.
+    /// Whether the arguments are not constrained.
     free: bool,
     strict: bool,
-    /// A call is written as one value of JSON.
+    /// Whether a call is written as one JSON value.
     whole: bool,
 }
 
@@ -286,15 +286,15 @@ struct Argument<'v> {
     required: bool,
 }
 
-/// Facts known of a value.
+/// Facts known of an argument.
 enum Described<'v> {
     By(&'v Value),
-    /// Several schemas hold together; of these types it is in any case.
+    /// Several schemas apply at once, which is not enforced; the value has one of these types.
     Of(Types),
 }
 
-/// Keywords of the schema of all arguments that are honoured where they stand one by one.
-/// `additionalProperties` allows more than is written, or nothing.
+/// Keywords of the schema of all arguments that are honoured where arguments stand one by one.
+/// `additionalProperties` is met: no other arguments are written.
 const OBJECT_KEYWORDS: &[&str] = &[
     "$ref",
     "additionalProperties",
@@ -306,18 +306,18 @@ const OBJECT_KEYWORDS: &[&str] = &[
     "required",
 ];
 
-/// Written form of a value of JSON.
+/// Options for writing a JSON value.
 #[derive(Clone, Copy)]
 struct Form<'f> {
     whitespace: bool,
-    /// The types that it has in any case; none where nothing more is said.
+    /// Types that the value has whatever its schema says; empty if unknown.
     of_types: &'f [&'f str],
-    /// The schema of a call around that of its arguments, by the function's name; none where the
-    /// value stands alone.
+    /// Makes the schema of a call from the function's name and the schema of its arguments; None
+    /// for a value that stands alone.
     call: Option<fn(&str, Value) -> Value>,
 }
 
-/// The schema of a value that none describes.
+/// Schema of an argument that no schema describes.
 static ANY: Value = Value::Bool(true);
 
 impl<'v> Function<'v> {
@@ -337,7 +337,7 @@ impl<'v> Function<'v> {
         }
     }
 
-    /// The types of an argument as its reader takes it.
+    /// Types of an argument as the reader of calls takes it.
     fn types(&self, argument: &str) -> Types {
         self.types.types(argument).unwrap_or(Types::TEXT)
     }
@@ -369,10 +369,11 @@ impl<'v> Function<'v> {
         Ok(())
     }
 
-    /// The arguments that the schema describes, where they stand one by one: one of some lists.
+    /// Arguments that the schema of the parameters describes: one list for each of its
+    /// alternatives.
     ///
     /// # Errors
-    /// What of them cannot be enforced and has to be.
+    /// Names what of them cannot be enforced, if the function is strict.
     fn arguments(&self, lark: &mut Lark) -> Result<Vec<Vec<Argument<'v>>>, String> {
         for problem in object_problems(&self.members, &self.root) {
             self.tolerate(lark, problem)?;
@@ -386,7 +387,7 @@ impl<'v> Function<'v> {
         arguments.collect()
     }
 
-    /// One of them; None where there is no place for it.
+    /// Argument of one member of a schema; None if the schema forbids the member.
     fn argument(
         &self,
         lark: &mut Lark,
@@ -420,7 +421,7 @@ impl<'v> Function<'v> {
     /// enforced.
     ///
     /// # Errors
-    /// What cannot be enforced and has to be.
+    /// Names what of it must be enforced and cannot.
     fn json(
         &self,
         lark: &mut Lark,
@@ -481,7 +482,7 @@ pub struct CallSchema {
     strict: bool,
     /// Schema as it was written for the compiler.
     json: Value,
-    /// Schema of any value, used if the compiler refuses this one.
+    /// Schema of any value, used if the compiler refuses `json`.
     any: Value,
 }
 
@@ -528,7 +529,8 @@ fn at(path: &str, problem: String) -> String {
     }
 }
 
-/// Parts of an object's schemas that cannot be enforced where its members are written one by one.
+/// Keywords of an object's schemas that cannot be enforced where its members are written one by
+/// one.
 fn object_problems(members: &Members<&Value>, root: &Root<'_>) -> Vec<String> {
     let mut problems = Vec::new();
     if !members.exact {
@@ -563,7 +565,7 @@ impl Lark {
         self.text.push('\n');
     }
 
-    /// A rule, or what else may follow an opening.
+    /// `rule`, or other text that may follow an opening tag.
     fn or_other<S: CallGrammar>(&mut self, rule: &str) -> String {
         let Some(other) = S::other() else {
             return rule.to_string();
@@ -578,8 +580,8 @@ impl Lark {
     }
 
     /// # Errors
-    /// When all rules together are too long; each schema may repeat what they share, so they may
-    /// be where the tools are not.
+    /// If the rules, with `more` bytes, are too long. They may be even where the tools are not:
+    /// rules repeat the schemas that they share.
     fn check_size(&self, more: usize) -> Result<(), String> {
         let most = limits::GRAMMAR_BYTES_MAX;
         match self.text.len() + more > most {
@@ -619,8 +621,8 @@ impl Lark {
         }
     }
 
-    /// A rule for text with what closes it behind: both are one lexeme, or the text would swallow
-    /// the beginning of what closes it. The text does not hold `tag`.
+    /// A rule for text and what closes it, as one lexeme: else the text would swallow the beginning
+    /// of `close`. The text does not hold `tag`.
     fn text_rule(&mut self, rule: &str, value: &str, close: &str, tag: &str) {
         let tag = regex_literal(tag);
         let close = quoted(close);

@@ -26,14 +26,14 @@ pub const NUMBER_KEYWORDS: &[&str] = &[
     "multipleOf",
 ];
 
-/// Numbers and whole ones as JSON writes them, as expressions of Lark.
+/// Numbers and whole numbers as JSON writes them, as expressions of Lark.
 const NUMBER: &str = r"/-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+\-]?[0-9]+)?/";
 const INTEGER: &str = "/-?(0|[1-9][0-9]*)/";
 
 /// Written form of an argument that may be text.
 #[derive(Debug, Default, PartialEq)]
 pub struct Text {
-    /// Texts of a length or an expression, each of some alternatives.
+    /// Expressions of texts of a length, a pattern or a format, one of each alternative schema.
     pub free: Vec<String>,
     /// Expressions of other texts: strings that are listed, and values of JSON that have few forms.
     pub fixed: Vec<String>,
@@ -85,8 +85,8 @@ impl Text {
         }
     }
 
-    /// The text as an expression of Lark, for the rule of this name. What reads as a value of
-    /// another type is no free text.
+    /// Expression of Lark for the text, in the rule `rule`. `free` texts do not include those that
+    /// read as a value of another type.
     pub fn expression(&self, lark: &mut Lark, rule: &str) -> String {
         let lookalikes = self.lookalikes.lookalikes();
         let free = self.free.iter().map(|free| match &lookalikes {
@@ -99,7 +99,7 @@ impl Text {
             return parts.remove(0);
         }
         for (at, part) in parts.iter_mut().enumerate() {
-            // A conjunction is an operand by its name alone.
+            // Lark allows a conjunction inside an expression only by the name of its rule.
             let name = format!("{}_{at}", rule.to_uppercase());
             lark.line(&format!("{name}: {part}"));
             *part = name;
@@ -118,7 +118,8 @@ struct Texts<'r, 'v> {
     /// Types of JSON of which all values are allowed.
     plain: Types,
     found: Text,
-    /// Each schema adds its texts once, or those that share others would take for ever.
+    /// Schemas whose texts have been added. Without this, schemas that share others would take
+    /// exponential time.
     seen: HashSet<*const Value>,
     /// Schemas that are being read.
     open: Vec<*const Value>,
@@ -128,7 +129,7 @@ impl<'v> Texts<'_, 'v> {
     /// Adds the texts of a schema.
     fn of(&mut self, schema: &'v Value, depth: usize) -> Result<(), String> {
         let schema = keywords::followed(schema, self.root)?;
-        // Nobody knows what type such a schema allows.
+        // A schema that refers to itself: its types are unknown.
         if self.open.contains(&std::ptr::from_ref(schema)) {
             return Err("text that refers to itself is not enforced".to_string());
         }
@@ -171,7 +172,7 @@ impl<'v> Texts<'_, 'v> {
         Ok(())
     }
 
-    /// Adds one of some alternatives.
+    /// Adds the texts of one alternative.
     fn option(&mut self, option: &'v Value, depth: usize) -> Result<(), String> {
         let types = self.root.types(option);
         let followed = keywords::followed(option, self.root)?;
@@ -184,7 +185,8 @@ impl<'v> Texts<'_, 'v> {
         Ok(())
     }
 
-    /// Adds all values of JSON of some types, where the reader takes them for such.
+    /// Adds all JSON values of `types`, as far as the reader of calls takes texts for values of
+    /// these.
     fn others(&mut self, types: Types) {
         let types = types.without_text().and(self.read);
         self.plain = self.plain.or(types.scalars());
@@ -199,7 +201,7 @@ impl<'v> Texts<'_, 'v> {
         }
     }
 
-    /// Adds texts of a length or an expression.
+    /// Adds an expression of texts, unless any text is allowed already.
     fn free(&mut self, texts: String) {
         let free = &mut self.found.free;
         if texts == ANY_TEXT {
@@ -211,10 +213,10 @@ impl<'v> Texts<'_, 'v> {
         }
     }
 
-    /// Adds some values, as the reader takes them.
+    /// Adds listed values, written as the reader of calls takes them.
     ///
     /// # Errors
-    /// Names one that would end early, or be taken for another one.
+    /// Names a value that would end early, or that the reader would take for another one.
     fn listed(&mut self, values: &[&Value]) -> Result<(), String> {
         let tag = self.tag;
         for value in values {
@@ -242,7 +244,7 @@ impl<'v> Texts<'_, 'v> {
 }
 
 /// # Errors
-/// Says why a schema is none of text.
+/// Says why `schema` is no schema, or allows no value.
 fn check_type(schema: &Value) -> Result<(), String> {
     if *schema == false {
         return Err("a schema that allows nothing is not enforced".to_string());
@@ -254,8 +256,8 @@ fn check_type(schema: &Value) -> Result<(), String> {
     unknown.map_or(Ok(()), Err)
 }
 
-/// The texts of a schema without alternatives; several of its kind may hold together. Where no type
-/// is said a number is read as a text, so that what binds numbers says nothing.
+/// Expression of the texts of a schema without alternatives, with those in its `allOf`. A schema
+/// without a type has numbers read as texts, so keywords of numbers do not restrict these.
 fn pattern_of<'v>(schema: &'v Value, root: &Root<'v>) -> Result<String, String> {
     let numbers = match root.types(schema).unsaid() {
         true => NUMBER_KEYWORDS,
@@ -279,7 +281,7 @@ fn pattern_of<'v>(schema: &'v Value, root: &Root<'v>) -> Result<String, String> 
     })
 }
 
-/// The expressions that a schema asks of a text.
+/// Expressions of the texts that each of a schema's keywords allows.
 fn parts_of(schema: &Value) -> Result<Vec<String>, String> {
     let mut parts = Vec::new();
     match &schema["pattern"] {
@@ -292,7 +294,7 @@ fn parts_of(schema: &Value) -> Result<Vec<String>, String> {
     Ok(parts)
 }
 
-/// Texts of the format that a schema asks for, if it binds text.
+/// Expression of the texts of a schema's `format`, if it has one that restricts text.
 fn of_format(schema: &Value) -> Result<Option<String>, String> {
     let Some(format) = schema.get("format") else {
         return Ok(None);
@@ -305,7 +307,7 @@ fn of_format(schema: &Value) -> Result<Option<String>, String> {
     }
 }
 
-/// Texts in which a pattern is found.
+/// Expression of the texts in which `pattern` is found.
 fn searched(pattern: &str) -> Result<String, String> {
     let whole = whole_match(
         &ecma::searched(pattern)
@@ -315,7 +317,7 @@ fn searched(pattern: &str) -> Result<String, String> {
     Ok(format!("/{}/", regex_to_lark(&whole, "")))
 }
 
-/// Texts of the length that a schema asks for, if it does.
+/// Expression of the texts of the lengths that a schema allows, if it restricts them.
 fn length(schema: &Value) -> Result<Option<String>, String> {
     let bound = |name| keywords::whole(schema, name);
     let (least, most) = (bound("minLength")?.unwrap_or(0), bound("maxLength")?);
@@ -329,13 +331,13 @@ fn length(schema: &Value) -> Result<Option<String>, String> {
     Ok(Some(format!("/{texts}/")))
 }
 
-/// Where an end of a pattern may be in a text.
+/// Position of an end of a pattern in the text where it is searched.
 #[derive(Clone, Copy, PartialEq)]
 enum Edge {
     Anywhere,
     /// At the end of the text.
     Anchored,
-    /// Beside what the pattern stands in.
+    /// Next to the rest of the pattern that it is a part of.
     Inside,
 }
 
@@ -348,14 +350,14 @@ impl Edge {
     }
 }
 
-/// A pattern that is searched for as one that is matched whole; None where its anchors are
-/// elsewhere than at the ends of what it finds.
+/// Pattern that matches a whole text if `pattern` is found in it; None if `pattern` has an anchor
+/// elsewhere than at its ends.
 fn whole_match(pattern: &str) -> Option<String> {
     between(pattern, Edge::Anywhere, Edge::Anywhere)
 }
 
-/// Pattern that holds for a whole text where `pattern` finds something in it; `begin` and `end` say
-/// what may stand before and behind that.
+/// Pattern that matches a whole text if `pattern` is found in it. `begin` and `end`: where the ends
+/// of `pattern` may be, so that other text may precede or follow it.
 fn between(pattern: &str, begin: Edge, end: Edge) -> Option<String> {
     if !signs(pattern).any(|(_, sign, _)| "^$".contains(sign)) {
         let (before, behind) = (begin.anything(), end.anything());
@@ -366,7 +368,7 @@ fn between(pattern: &str, begin: Edge, end: Edge) -> Option<String> {
     Some(parts?.join("|"))
 }
 
-/// `one_between` of a pattern without alternatives. A group at an end may hold the anchor of it.
+/// `between` for a pattern without alternatives. A group at an end may hold the anchor of that end.
 fn one_between(pattern: &str, begin: Edge, end: Edge) -> Option<String> {
     let signs: Vec<(usize, char, usize)> = signs(pattern).collect();
     let last = signs.last().filter(|(at, ..)| at + 1 == pattern.len());
@@ -401,7 +403,7 @@ fn one_between(pattern: &str, begin: Edge, end: Edge) -> Option<String> {
     }
 }
 
-/// Contents of a group; None for one that does more than that.
+/// Contents of a group; None for one with flags, a name or a look-around.
 fn inner(group: &str) -> Option<&str> {
     let inner = group.strip_prefix('(')?.strip_suffix(')')?;
     match inner.strip_prefix('?') {
@@ -420,8 +422,8 @@ fn alternatives(pattern: &str) -> Vec<&str> {
     parts.map(|(begin, end)| &pattern[begin..end]).collect()
 }
 
-/// The signs of a pattern that are not escaped, outside of classes: where, which, in how many
-/// groups.
+/// Characters of a pattern that are neither escaped nor in a class: byte offset, character, number
+/// of groups around it.
 fn signs(pattern: &str) -> impl Iterator<Item = (usize, char, usize)> {
     let (mut depth, mut escaped, mut class) = (0_usize, false, false);
     pattern.char_indices().filter_map(move |(at, char)| {

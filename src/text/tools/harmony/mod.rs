@@ -72,7 +72,7 @@ impl Mark {
 const ANSWER: &str = "<|start|>assistant<|channel|>final<|message|>";
 const JSON_ANSWER: &str = "<|start|>assistant<|channel|>final <|constrain|>json<|message|>";
 
-/// The marks of a tokenizer.
+/// Ids of harmony's marks in a tokenizer, and the tokens of headers of answers.
 #[derive(Clone, Debug)]
 pub struct Marks {
     ids: [TokenId; Mark::ALL.len()],
@@ -123,7 +123,7 @@ impl Marks {
 #[derive(Debug, Default)]
 pub struct Harmony {
     arguments: Arguments,
-    /// Something of the arguments was read.
+    /// Whether a part of the arguments has been read.
     begun: bool,
 }
 
