@@ -24,10 +24,10 @@ use rustix::process::geteuid;
 pub struct Beneath(String);
 
 impl Beneath {
-    /// Checks a path as it is written.
+    /// Checks the text of a path.
     ///
     /// # Errors
-    /// The rule that it breaks.
+    /// The rule that the text breaks.
     pub fn parse(path: &str) -> Result<Beneath, &'static str> {
         let is_dots = |part: &str| matches!(part, "." | "..");
         match path {
@@ -77,7 +77,7 @@ impl Beneath {
         }
     }
 
-    /// Its folders, the outermost first, and itself.
+    /// Paths of the folders around it, the outermost first, then its own.
     fn prefixes(&self) -> impl Iterator<Item = Beneath> {
         let ends = self.0.match_indices('/').map(|(at, _)| at);
         ends.chain([self.0.len()])
@@ -98,7 +98,7 @@ pub fn trusted() -> [u32; 3] {
     [0, root.map_or(0, |stat| stat.st_uid), geteuid().as_raw()]
 }
 
-/// Whether the user of this process owns it.
+/// Whether the user of this process owns the file.
 pub fn is_own(stat: &Stat) -> bool {
     stat.st_uid == geteuid().as_raw()
 }
@@ -107,20 +107,20 @@ pub fn kind(stat: &Stat) -> FileType {
     FileType::from_raw_mode(stat.st_mode)
 }
 
-/// Looks at what a name stands for without reading it or waiting for a writer of a pipe.
+/// Flags to look at the entry of a name without reading it or waiting for a writer of a pipe.
 pub const LOOK: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 const FOLDER: OFlags = LOOK.union(OFlags::DIRECTORY);
-/// A pipe without a writer is no reason to wait.
+/// Flags to open without waiting for a writer of a pipe.
 const AT_ONCE: OFlags = OFlags::NONBLOCK
     .union(OFlags::NOCTTY)
     .union(OFlags::CLOEXEC);
-/// Links on the way to one folder; as many as the kernel follows.
+/// Most links on the way to one folder, as in the kernel.
 const LINKS_MAX: usize = 40;
 
 /// An open folder.
 #[derive(Debug)]
 pub struct Dir {
-    /// For messages.
+    /// Path of the folder, for messages.
     path: PathBuf,
     handle: OwnedFd,
 }
@@ -147,12 +147,12 @@ impl Dir {
         &self.path
     }
 
-    /// A path in it, for messages.
+    /// Path of an entry of the folder, for messages.
     pub fn shown(&self, path: &Beneath) -> PathBuf {
         self.path.join(path.as_str())
     }
 
-    /// Opens what is below without following a link.
+    /// Opens the entry at `path` in the folder without following a link.
     fn at(&self, path: &Beneath, flags: OFlags, mode: u32) -> io::Result<OwnedFd> {
         let (flags, mode) = (flags | OFlags::NOFOLLOW, Mode::from_raw_mode(mode));
         let stays = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
@@ -163,7 +163,7 @@ impl Dir {
         }
     }
 
-    /// Opens like `at`, a folder at a time.
+    /// `at`, one folder of the path at a time.
     fn at_by_parts(&self, path: &Beneath, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
         let (folder, name) = path.split();
         let Some(folder) = folder else {
@@ -216,13 +216,13 @@ impl Dir {
     /// Opens a regular file to read it.
     ///
     /// # Errors
-    /// The operating system's error, or that it is none.
+    /// The operating system's error, or that it is no regular file.
     pub fn read(&self, path: &Beneath) -> io::Result<File> {
         let file = File::from(self.at(path, OFlags::RDONLY | AT_ONCE, 0)?);
         regular(file)
     }
 
-    /// Opens or makes a regular file to go on with it.
+    /// Opens a regular file to append to it; makes it if it does not exist.
     ///
     /// # Errors
     /// The operating system's error, or that it is no regular file.
@@ -240,8 +240,8 @@ impl Dir {
         Ok(self.at(path, flags, mode)?.into())
     }
 
-    /// Opens a regular file of this process's user that has no other name, to go on with it. One
-    /// that has is somebody's else too.
+    /// Opens a regular file of this process's user to go on with it. None if there is no such file,
+    /// or it has other names: it is then somebody else's too.
     ///
     /// # Errors
     /// The operating system's error, or that it is no regular file.
@@ -260,7 +260,8 @@ impl Dir {
     /// The operating system's error, as where it is of another file system.
     pub fn link(&self, file: &File, path: &Beneath) -> io::Result<()> {
         let (holder, name) = self.holder(path)?;
-        // By its handle, so that what is linked is what was read.
+        // Linked by its handle, so that it is the file that was open, whatever its name leads to
+        // now.
         let from = format!("/proc/self/fd/{}", file.as_raw_fd());
         let follow = AtFlags::SYMLINK_FOLLOW;
         Ok(linkat(CWD, from, &holder, name.as_str(), follow)?)
@@ -277,7 +278,7 @@ impl Dir {
         }
     }
 
-    /// The folder itself.
+    /// Facts of the folder itself.
     pub fn stat(&self) -> io::Result<Stat> {
         Ok(fstat(&self.handle)?)
     }
@@ -299,7 +300,7 @@ impl Dir {
         Ok((holder, name))
     }
 
-    /// Names of what it holds, sorted, but for those that are no text.
+    /// Sorted names of its entries, without those that are not UTF-8.
     pub fn names(&self) -> io::Result<Vec<Beneath>> {
         let names = self.entries()?.into_iter();
         let names = names.filter_map(|name| Beneath::parse(name.to_str()?).ok());
@@ -318,12 +319,12 @@ impl Dir {
         Ok(names?.into_iter().filter(is_entry).collect())
     }
 
-    /// Whether it holds nothing.
+    /// Whether the folder is empty.
     pub fn is_empty(&self) -> io::Result<bool> {
         Ok(self.entries()?.is_empty())
     }
 
-    /// Renames what is in it, as `flags` say.
+    /// Renames an entry, as `flags` say.
     pub fn rename(&self, from: &Beneath, to: &Beneath, flags: RenameFlags) -> Result<(), Errno> {
         let (folder, from, to) = (&self.handle, from.as_str(), to.as_str());
         renameat_with(folder, from, folder, to, flags)
@@ -355,7 +356,7 @@ impl Dir {
         }
     }
 
-    /// Removes all that is in it; what links lead to stays.
+    /// Removes everything in the folder; targets of links stay.
     pub fn empty(&self) -> io::Result<()> {
         for name in self.entries()? {
             match unlinkat(&self.handle, &name, AtFlags::empty()) {
@@ -382,7 +383,7 @@ impl Dir {
         Ok(openat(&self.handle, ".", flags, Mode::empty())?.into())
     }
 
-    /// Has the disk keep its names.
+    /// Flushes the names of the folder's entries to the disk.
     pub fn sync(&self) -> io::Result<()> {
         self.readable()?.sync_all()
     }
@@ -404,7 +405,7 @@ fn regular(file: File) -> io::Result<File> {
 struct Way {
     path: PathBuf,
     at: OwnedFd,
-    /// Names ahead, the next one last.
+    /// Names still to be walked, the next one last.
     ahead: Vec<OsString>,
     links: usize,
 }
@@ -421,7 +422,7 @@ impl Way {
         Ok(way)
     }
 
-    /// Puts the names of `path` ahead.
+    /// Adds the names of `path` before those still to be walked.
     fn go_by(&mut self, path: &Path) -> io::Result<()> {
         if path.is_absolute() {
             self.at = open("/", FOLDER, Mode::empty())?;

@@ -19,7 +19,7 @@ pub fn random<const N: usize>() -> [u8; N] {
     let mut filled = 0;
     while filled < secret.len() {
         let rest = &mut secret[filled..];
-        // It waits for the system's randomness, and is interrupted at most.
+        // The call waits for the system's randomness, and fails only if a signal interrupts it.
         let got = rustix::rand::getrandom(rest, rustix::rand::GetRandomFlags::empty());
         filled += got.unwrap_or(0);
     }

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// A library says nothing unless it is told to.
+/// Level of the process. The library is silent until a level is set.
 static LEVEL: AtomicU8 = AtomicU8::new(Level::Silent as u8);
 
 /// Amount of lines for the operator.
@@ -13,7 +13,7 @@ static LEVEL: AtomicU8 = AtomicU8::new(Level::Silent as u8);
 pub enum Level {
     Silent,
     Info,
-    /// Also what is of interest when a client does not get what it expects.
+    /// Also lines that explain why a client does not get what it expects.
     Debug,
 }
 
@@ -39,7 +39,7 @@ impl fmt::Display for Level {
     }
 }
 
-/// Sets how much is told from here on.
+/// Sets which lines are written from now on.
 pub fn set_level(level: Level) {
     LEVEL.store(level as u8, Ordering::Relaxed);
 }
@@ -49,7 +49,7 @@ pub fn tells_debug() -> bool {
     LEVEL.load(Ordering::Relaxed) == Level::Debug as u8
 }
 
-/// Writes one line if the operator asked for such.
+/// Writes one line at the level `Debug` only.
 pub fn debug(text: impl Display) {
     if tells_debug() {
         line(format_args!("debug: {text}"));
@@ -63,7 +63,7 @@ pub fn line(text: impl Display) {
         return;
     }
     let text = escaped(&text.to_string());
-    // Nobody can be told that standard error is gone.
+    // There is nowhere to report that standard error is closed.
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 

@@ -60,7 +60,8 @@ pub struct NotWritten {
     pub torn: bool,
 }
 
-/// Cuts the last `bytes` off, which this process has written, unless others wrote behind them.
+/// Removes the last `bytes` bytes, which this process has written, unless others have appended to
+/// them.
 fn take_back(mut file: &File, bytes: usize) -> io::Result<()> {
     if bytes == 0 {
         return Ok(());

@@ -72,7 +72,7 @@ impl Output {
         &self.folder
     }
 
-    /// Brings the file to the disk and then under its name.
+    /// Flushes the file to the disk and renames it to its final name.
     ///
     /// # Errors
     /// `InvalidInput` and `ResourceBusy` like `create`; the operating system's error.
@@ -118,7 +118,7 @@ pub fn write(path: &Path, content: impl AsRef<[u8]>) -> io::Result<()> {
     output.finish()
 }
 
-/// Opens or makes a file that is written line by line, to go on with it.
+/// Opens a file to append lines to it; makes it if it does not exist.
 ///
 /// # Errors
 /// `InvalidInput` and `ResourceBusy` like [`Output::create`]; the operating system's error.
@@ -129,7 +129,7 @@ pub fn append(path: &Path) -> io::Result<File> {
     folder.append(&name)
 }
 
-/// Renames to a name that nothing has.
+/// Renames to a name that does not exist.
 ///
 /// # Errors
 /// `EXIST`, and the operating system's error.

@@ -121,7 +121,7 @@ impl Call {
         let _ = self.key.set(key);
     }
 
-    /// Owner of the key that came with it; none where none is asked for.
+    /// Id of the API key that the request came with; None if the server asks for no key.
     pub fn key(&self) -> Option<KeyId> {
         self.key.get().copied()
     }
@@ -201,7 +201,7 @@ fn request_id(headers: &HeaderMap) -> HeaderValue {
 }
 
 impl Trace {
-    /// Reads `version-trace_id-parent_id-flags`; later versions may have more behind it.
+    /// Reads `version-trace_id-parent_id-flags`; later versions may have more after these.
     fn parse(value: &HeaderValue) -> Option<Trace> {
         let mut fields = value.to_str().ok()?.split('-');
         let mut field = |digits: usize| {

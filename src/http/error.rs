@@ -116,7 +116,7 @@ impl ApiError {
         }
     }
 
-    /// The server was told to stop.
+    /// Error of a server that is stopping.
     pub fn draining() -> ApiError {
         ApiError::unavailable("draining", "the server is shutting down")
     }

@@ -67,7 +67,7 @@ macro_rules! times {
         }
 
         impl Times {
-            /// All of them.
+            /// Values of all histograms.
             pub fn told(&self) -> Vec<TimesTold<'_>> {
                 vec![$(TimesTold {
                     name: $name,

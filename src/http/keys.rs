@@ -174,11 +174,11 @@ fn is_known<'d>(digests: impl Iterator<Item = &'d Sha256Digest>, presented: &Sha
 /// Compares every byte, so that time does not tell where the first difference is.
 fn are_equal<'d>(pairs: impl Iterator<Item = (&'d u8, &'d u8)>) -> bool {
     let differs = pairs.fold(0, |differs, (a, b)| differs | (a ^ b));
-    // Known only behind the last pair, whatever the compiler makes of the loop.
+    // Compared to the end before the result is known, whatever the compiler makes of the loop.
     std::hint::black_box(differs) == 0
 }
 
-/// Credentials of `Authorization` behind a scheme.
+/// Credentials of `Authorization` after the scheme `wanted`.
 fn credentials<'v>(value: &'v HeaderValue, wanted: &str) -> Option<&'v [u8]> {
     let value = value.as_bytes();
     let (scheme, key) = value.split_at_checked(wanted.len())?;

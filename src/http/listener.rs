@@ -83,7 +83,7 @@ impl Listener {
 impl Accepted {
     /// Writes what can be written at once.
     pub fn write_now(&mut self, bytes: &[u8]) {
-        // A client that cannot be told is told nothing.
+        // A failure to answer is ignored: the client is gone.
         let _ = match self {
             Accepted::Tcp(stream) => stream.write(bytes),
             Accepted::Unix(stream) => stream.write(bytes),

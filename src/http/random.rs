@@ -14,7 +14,7 @@ pub fn hex() -> String {
     format!("{:016x}{:016x}", bits(), bits())
 }
 
-/// A name of one of some kind: `prefix`, and 32 digits behind it.
+/// A new id: `prefix` and 32 random digits.
 pub fn new_id(prefix: &str) -> String {
     format!("{prefix}_{}", hex())
 }

@@ -13,7 +13,7 @@ use super::limits::SEALED_BYTES_MAX;
 
 /// Begins what this server sealed.
 const MARK: &str = "atlas:";
-/// Tells the digests of this module from others of the same keys and texts.
+/// Prefix that makes digests of this module differ from others of the same keys and texts.
 const PURPOSE: &[u8] = b"atlas sealed reasoning";
 const NONCE_BYTES: usize = 24;
 

@@ -196,7 +196,7 @@ impl Waiting {
 pub struct Chunks {
     /// From `data: {` to the opening of `choices`.
     head: String,
-    /// Head of the first chunk, if it is still to come: it also says what of the request is not
+    /// Head of the first chunk, until that is written: it also has the warnings of what is not
     /// enforced.
     first: Option<String>,
     pub tally: Tally,

@@ -89,7 +89,7 @@ impl Tally {
         self.told == UsageTold::Running
     }
 
-    /// Ends an event behind its last choice.
+    /// Ends an event after its last choice.
     pub fn end_chunk(&self, out: &mut Vec<u8>) {
         match self.told {
             UsageTold::Never => out.extend_from_slice(b"]}\n\n"),

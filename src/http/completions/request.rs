@@ -28,7 +28,7 @@ pub struct CompletionRequest {
     pub echo: bool,
     /// Number from the field of this name; `ask.prompt_logprobs` serves `echo` too.
     pub prompt_logprobs: Option<usize>,
-    /// Tokens are told as `token_id:` and their number.
+    /// Whether tokens are given as `token_id:` and their number.
     pub tokens_as_ids: bool,
     pub stream: bool,
     pub usage: UsageTold,

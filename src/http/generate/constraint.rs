@@ -71,10 +71,10 @@ impl Rule {
         Ok(())
     }
 
-    /// Has each reply go on with the message that `said` begins, behind `compile`.
+    /// Makes each reply continue `said`, the beginning of a message.
     ///
     /// # Errors
-    /// Names the field whose grammar no such message follows.
+    /// Names the field whose grammar no message with this beginning follows.
     pub fn go_on(&mut self, chat: &ChatModel, said: &str) -> Result<(), ApiError> {
         let follows = match self {
             Rule::Follows(follows) if OF_MESSAGES.contains(&follows.field) => follows,
@@ -167,7 +167,7 @@ impl Rule {
     }
 }
 
-/// Whether a reply may begin with some tokens, which are then behind it.
+/// Whether a reply may begin with some tokens; advances the guide past these.
 fn takes(guide: &mut dyn Constraint, tokens: &[TokenId]) -> bool {
     let mut tokens = tokens.iter();
     tokens.all(|id| guide.next() == Next::Masked && guide.advance(*id).is_ok())

@@ -27,7 +27,7 @@ type Marks = &'static [u8; 4];
 const HONOURED: u8 = b'+';
 const PASSED_OVER: u8 = b'.';
 
-/// Advice where the field is refused, or the reason why it is passed over.
+/// Advice if the field is refused, or the reason why it is ignored.
 type Words = [&'static str; 4];
 
 /// A field by its path, what the dialects do with it, the values beside null (as JSON) that change

@@ -86,7 +86,7 @@ pub struct Ask {
     pub prompt_logprobs: Option<usize>,
     /// Replies to each prompt.
     pub choices: usize,
-    /// Prompts share cached prefixes only with those of the same salt.
+    /// Salt of the prefix cache: prompts share cached prefixes only with prompts of the same salt.
     pub salt: String,
     /// The reply is plain text: no reasoning, no tool calls, no turn of a conversation.
     pub raw: bool,
@@ -280,7 +280,7 @@ pub fn submit_all(
             wanted.sampling.dry.breakers.clone_from(&words.breakers);
             wanted.source = call.source();
             wanted.domain = call.domain(&ask.salt);
-            // Replies to one prompt differ, and so do those to equal prompts.
+            // Different seeds for replies to one prompt, and for equal prompts.
             let seed = ask.sampling.seed;
             wanted.sampling.seed = rng::seed_of(seed, at as u64, index as u64);
             let rule = ask.rule.as_ref();

@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::error::ApiError;
 use crate::fields::Object;
 
-/// Text that a reply goes on behind.
+/// Text that a reply continues.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Start {
     /// The beginning of a turn of the assistant.
@@ -41,7 +41,7 @@ impl Start {
         matches!(self, Start::Amid(_))
     }
 
-    /// The words that the reply goes on with; none where it begins a turn.
+    /// Beginning of the message that the reply continues; None if the reply is a new message.
     pub fn words(&self, messages: &[Value]) -> Option<String> {
         let content = &messages.last().filter(|_| self.is_amid())?["content"];
         let parts = content.as_array().into_iter().flatten();

@@ -48,11 +48,11 @@ impl Wordings {
         })
     }
 
-    /// Each word as it is alone and behind a blank, as its tokens differ; each token with a breaker
-    /// in its text.
+    /// Tokens of each word alone and of the word after a blank, since these differ; and each token
+    /// whose text has a breaker.
     ///
     /// # Errors
-    /// A word that has no tokens.
+    /// Names a word that has no tokens.
     pub fn tokens(&self, model: &ChatModel) -> Result<WordTokens, ApiError> {
         let mut bad = Vec::new();
         for word in &self.bad_words {

@@ -17,7 +17,7 @@ pub fn complete_part(json: &str) -> Value {
 /// more than a whole answer of the same reply.
 #[derive(Debug, Default)]
 pub struct Input {
-    /// Bytes so far, and the last of them that are not told.
+    /// Bytes read so far, and the last of them that have not been returned.
     length: usize,
     held: String,
     in_string: bool,
@@ -29,7 +29,7 @@ pub struct Input {
     open: Vec<u8>,
     /// Where the last value that is complete ends, or one begins that may be empty.
     complete: usize,
-    /// Length up to the comma behind the last complete value.
+    /// Length up to the comma after the last complete value.
     separated: usize,
 }
 
@@ -66,7 +66,7 @@ impl Input {
                 self.open.pop();
                 self.complete_at(at + 1);
             }
-            // A number is complete once something stands behind it.
+            // A number is complete once another character follows it.
             b',' => {
                 self.complete_at(at);
                 self.separated = at + 1;

@@ -364,7 +364,7 @@ impl Composer {
                         "response.custom_tool_call_input.delta",
                         call.text.more(&call.arguments),
                     ),
-                    // They are no text, so they are told whole.
+                    // Arguments of a search are no text, so they are sent at once.
                     Kind::Search => return,
                 };
                 if delta.is_empty() {

@@ -19,7 +19,7 @@ pub struct FreeText {
 }
 
 impl FreeText {
-    /// Text that `arguments`, which are those of the last look or longer, add.
+    /// Text added to `arguments` since the last call; before that they are as they were.
     pub fn more(&mut self, arguments: &str) -> String {
         if self.read == 0 {
             self.read = beginning(arguments).unwrap_or_default();

@@ -26,7 +26,7 @@ struct Entry {
     cancelled: watch::Sender<Cancelled>,
     /// The reply is complete: it cannot be cancelled any more.
     complete: bool,
-    /// Deleted: it is not found any more, and will not be stored.
+    /// Whether the response was deleted: it is not found any more, and will not be stored.
     deleted: bool,
 }
 
