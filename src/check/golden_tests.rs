@@ -14,8 +14,8 @@ use model::weights::{self, Checkpoint, Layout, WeightsError, Wrong};
 use model::{Plan, Runner};
 use step::executor::{Executor, TokenId};
 
-/// Largest difference of a logit from the reference.
-const DIFFERENCE_MOST: f32 = 1e-4;
+/// Largest difference of a logit of a drawn model, whose reference is of F64, from that.
+const DRAWN_DIFFERENCE_MAX: f32 = 1e-4;
 /// Share of first drafts of `tiny` that must be right, over its golden replies.
 const ACCEPTANCE_LEAST: f64 = 0.7;
 
@@ -58,12 +58,17 @@ impl Golden {
     fn difference(&self, rows: &[f32], mut found: impl FnMut(usize) -> Vec<f32>) -> f32 {
         let mut largest = 0.0f32;
         for (expected, &position) in rows.chunks_exact(VOCAB).zip(&self.positions) {
+            let allowed = match target::MODEL.starts_with("random-") {
+                true => DRAWN_DIFFERENCE_MAX,
+                false => TOLERANCE_F32.relative * selfcheck::scale(expected),
+            };
             for (found, expected) in found(position).iter().zip(expected) {
                 assert!(found.is_finite());
                 let difference = (found - expected).abs();
                 assert!(
-                    difference <= DIFFERENCE_MOST,
-                    "position {position}: a logit is {found} instead of {expected}"
+                    difference <= allowed,
+                    "position {position}: a logit is {found} instead of {expected}, which may \
+                     differ by {allowed:.1e}"
                 );
                 largest = largest.max(difference);
             }

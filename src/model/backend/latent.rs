@@ -12,11 +12,11 @@ use crate::shapes::Attention as _;
 
 impl<L: Shape, B: Ops<L> + Timed> Ops<L> for Metered<B> {
     metered! { Ops<L>:
-        latent_queries(x[tensor] w[matrix] batch[&Batch] q[room]) {
+        latent_queries(x[tensor] w[matrix] batch[&Batch] q[out]) {
             q.shape(x.rows, L::Attention::QUERIES);
             multiplies(x.rows, (w.n, w.k), w.bytes + x.bytes + q.bytes)
         }
-        latent_results(mixed[tensor] w[matrix] out[room]) {
+        latent_results(mixed[tensor] w[matrix] out[out]) {
             out.shape(mixed.rows, L::RESULTS);
             multiplies(mixed.rows, (w.n, w.k), w.bytes + mixed.bytes + out.bytes)
         }
