@@ -456,11 +456,9 @@ struct Stream {
   // Factors and biases of this thread's sums in `finish`, loaded before they are needed. All of
   // them are of one panel, since threads are divided among a turn's panels; finding it takes time.
   __device__ Affines affines(int first) const {
-    constexpr bool kHas = W::kRowFactors || target::BIASED;
-    const int unit = first + threadIdx.x / 8 % kAtOnce;
-    if (!kHas || threadIdx.x >= kAtOnce * 8 * kTiles * kTileRows || unit >= count) {
-      return {{1.0f, 0.0f}, {1.0f, 0.0f}};
-    }
+    if constexpr (!W::kRowFactors && !target::BIASED) return {{1.0f, 0.0f}, {1.0f, 0.0f}};
+    // Threads without a sum load those of another thread: no warp divides for them.
+    const int unit = min(first + static_cast<int>(threadIdx.x) / 8 % kAtOnce, count - 1);
     const Unit of = at(unit);
     const W w{of.base, of.n, kK};
     const int row = of.panel * kPanelRows + threadIdx.x % 8;
