@@ -31,7 +31,7 @@ pub struct Backlog {
 }
 
 impl Backlog {
-    /// Bytes of it.
+    /// Bytes of unread events.
     pub fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }

@@ -293,7 +293,7 @@ struct Engine<E> {
     costs: Costs,
     /// Drafts that the device makes while the host samples.
     pending_drafts: Option<predict::PendingDrafts>,
-    /// Memory for them once they are there.
+    /// Drafts of the device when they have come; kept for its memory.
     drafted: Vec<Drafted>,
     /// Drafts that replies may have in the next step; reused for its memory.
     proposals: Vec<Proposal>,

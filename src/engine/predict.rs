@@ -21,9 +21,9 @@ const NONE: TokenId = 0;
 /// Drafts that the device makes while the host samples.
 #[derive(Debug)]
 pub(super) struct PendingDrafts {
-    /// Sequences that they are for, and the tokens that each had before the step.
+    /// State slot of each drafted sequence, and its tokens before the step.
     sequences: Vec<(Slot, usize)>,
-    /// Drafts of each.
+    /// Drafts of each sequence.
     pub depth: usize,
 }
 

@@ -64,7 +64,7 @@ impl Server {
         }
     }
 
-    /// The server with its connections in `homes`.
+    /// Distributes connections over the threads of `homes`.
     pub fn in_homes(self, homes: Vec<Home>) -> Server {
         Server { homes, ..self }
     }

@@ -411,7 +411,7 @@ fn engine_exit(error: &EngineError) -> Exit {
 pub fn engine_failure(error: &EngineError) -> Failure {
     match error {
         EngineError::Start(cause) => start_failure(cause.as_ref()),
-        // `end` has told it.
+        // The engine's watchdog has reported it.
         error if error.is_of_device() => Failure::new(engine_exit(error), ""),
         error => Failure::new(Exit::Internal, error),
     }

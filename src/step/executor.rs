@@ -137,7 +137,7 @@ pub struct Draw {
     pub min_p: f32,
     /// Position of the token after the step's first row.
     pub position: usize,
-    /// Random numbers in [0, 1), of that position and of those after it.
+    /// Random numbers in [0, 1) for the tokens at `position` and after it, one each.
     pub uniforms: [f32; UNIFORMS],
 }
 

@@ -34,7 +34,7 @@ pub const ENCODED_TOKENS_MAX: usize = 2_000_000;
 /// clients act on the excess, which is a turn in general and not a library.
 const COUNTED_LIMITS: usize = 2;
 
-/// Tokens that are counted of a prompt that may have `limit`.
+/// Tokens up to which a prompt is counted, where `limit` are allowed.
 pub fn counted(limit: usize) -> usize {
     limit.saturating_mul(COUNTED_LIMITS).min(ENCODED_TOKENS_MAX)
 }
@@ -257,7 +257,8 @@ impl ChatModel {
         }))
     }
 
-    /// Parts of a reply as adaptive sampling tells them, of which a grammar may constrain the text.
+    /// Marks by which adaptive sampling tells reasoning and calls from text, which a grammar may
+    /// have `constrained`.
     pub fn parts(&self, constrained: bool) -> Parts {
         let marks = |open: &str, close: &str| {
             let [open, close] = [open, close].map(|mark| self.tokenizer.id_of(mark));

@@ -77,7 +77,7 @@ pub fn end(text: &str, from: usize, holds: impl Fn(&str, &str) -> bool) -> Optio
 enum Border {
     /// Before the blank of a word.
     Blank,
-    /// Between a word and what touches it.
+    /// Between a word and a character that follows it without a blank.
     Touching,
 }
 

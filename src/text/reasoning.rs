@@ -291,7 +291,7 @@ impl Trial {
             return Some(self.settled);
         }
         if self.called && !self.parser.is_inside() {
-            // It has broken off.
+            // The parser has given the call up: what it read is text.
             self.called = false;
             self.settled = self.read - self.parser.pending();
         }

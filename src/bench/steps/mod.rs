@@ -126,9 +126,9 @@ pub struct Report {
 enum Case {
     Decode(Decode),
     Prompt(usize),
-    /// A step of drafts.
+    /// Step that verifies drafts.
     Verify(Drafted),
-    /// Predictions after such a step.
+    /// Predictions that follow a step with drafts.
     Predict(Drafted),
 }
 

@@ -64,7 +64,7 @@ impl Finish {
     }
 }
 
-/// Deltas of one reply, with the facts about their tokens, that some events completed.
+/// Deltas of one reply that the latest events completed, with facts about the tokens of those.
 #[derive(Debug, Default)]
 pub struct Settled {
     /// Which reply.

@@ -11,7 +11,7 @@ use crate::limits::{TEMPLATE_TEXT_BYTES_MAX, TEMPLATE_VARIABLES_MAX};
 use text::chat::ChatModel;
 
 const OBJECT: &str = "chat_template_kwargs";
-/// Variables that clients also send beside the object.
+/// Template variables that clients also send as members of the request itself.
 const BESIDE: &[&str] = &["preserve_thinking", "clear_thinking", EFFORT];
 /// The variable of the effort, and objects that hold it by another name.
 const EFFORT: &str = "reasoning_effort";

@@ -86,7 +86,7 @@ macro_rules! blocks {
         }
 
         impl<B: Runs> Scratch<B> {
-            /// Widths of its tensors.
+            /// Widths of the scratch tensors of all blocks.
             pub fn widths() -> impl Iterator<Item = usize> {
                 let blocks = [$(kinds::$shape::<B>::WIDTHS,)+];
                 blocks.into_iter().flatten().copied()

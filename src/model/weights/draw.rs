@@ -81,8 +81,8 @@ pub enum Numbers {
     F32(Range),
     /// Bytes in which the bits of the first number are set and those of the second are drawn.
     Bytes((u8, u8)),
-    /// BF16 `[rows, columns]`, with other values on the common channels: `common[row]`, or the only
-    /// one.
+    /// BF16 `[rows, columns]` of `range`, but on the channels that all rows have in common: there
+    /// row `r` has `common[r]`, or all rows the one value of `common`.
     Rows {
         range: Range,
         columns: usize,

@@ -59,7 +59,8 @@ pub enum Schedule {
 pub enum Tier {
     /// The suite of every machine.
     Suite,
-    /// The suite of workflows: more cases of promises that other steps try on an example.
+    /// Steps of `test --all` alone, which the CI matrix runs: further cases of what a step of the
+    /// suite tries on one example.
     All,
 }
 

@@ -87,7 +87,7 @@ trait Element: Copy {
 
     fn load<V: Vector>(&self) -> V;
 
-    /// One number of the sixteen.
+    /// Number `at` of the element's `LANES`.
     fn lane(&self, at: usize) -> f32;
 }
 
