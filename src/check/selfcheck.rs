@@ -35,9 +35,8 @@ pub struct Tolerance {
     pub floor: f32,
 }
 
-/// Tolerance between two F32 implementations that add in different orders. Where norm weights are
-/// four times the usual, so that large products cancel, the reference itself differs by a third of
-/// this between prefill and decode, and by as much from F64.
+/// Tolerance between two F32 implementations that add in different orders. Relative to the logits:
+/// a sum of large terms that cancel keeps the rounding of the terms.
 pub const TOLERANCE_F32: Tolerance = Tolerance {
     relative: 2e-4,
     floor: f32::NEG_INFINITY,

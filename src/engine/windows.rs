@@ -5,7 +5,7 @@
 //! the pages of its window, beside those of all positions.
 //!
 //! There are as many pages as sequences and snapshots can need at once, so nobody waits for one.
-//! Those of an evicted snapshot are freed when its state is lent again.
+//! Pages of an evicted snapshot are freed when its state is lent again.
 
 use step::executor::{BlockTable, PageId, Slot};
 use step::{PAGE, Window};

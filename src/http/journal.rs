@@ -107,8 +107,8 @@ impl Drop for Journal {
 /// Opens `path` for appending. A pipe has a reader already: to wait for one would take for ever.
 ///
 /// # Errors
-/// Those of the system; and when the file has another name, by a link: what is written belongs
-/// where the operator said, with the permissions that it gets there, and nowhere else.
+/// Errors of the operating system; and when the file has another name, by a link: what is written
+/// belongs where the operator said, with the permissions that it gets there, and nowhere else.
 fn open_file(path: &Path, mode: u32) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.append(true).create(true).mode(mode);

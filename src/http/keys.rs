@@ -90,7 +90,7 @@ impl Keys {
     /// Reads the file again and returns the number of keys; requests in flight go on.
     ///
     /// # Errors
-    /// As `load`; the keys stay as they were then.
+    /// Errors of `load`; the keys then stay as they were.
     pub fn reload(&self) -> Result<usize, String> {
         let digests = read(&self.path)?;
         let count = digests.len();

@@ -1,4 +1,4 @@
-//! Which web pages may use the server: cross-origin resource sharing, as the Fetch standard has it.
+//! Web pages that may use the server: cross-origin resource sharing of the Fetch standard.
 //!
 //! A browser names the origin of the page that asks. Pages of this server always may; others only
 //! where the operator lists them, or else any page that somebody looks at could use the model.

@@ -84,7 +84,7 @@ thread_local! {
 /// future ends the work at its next step.
 ///
 /// # Errors
-/// Those of `work`; an internal error if it panics.
+/// Errors of `work`; an internal error if it panics.
 pub async fn parse<T: Send + 'static>(
     body: Body,
     work: impl FnOnce(Body) -> Result<T, ApiError> + Send + 'static,

@@ -125,7 +125,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
     /// connection. The system of one that is gone resets it at the first, so the second one fails.
     ///
     /// # Errors
-    /// Those of the system, when the client is gone.
+    /// Errors of the operating system, when the client is gone.
     fn probe(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while let Some(ended) = &mut self.ended {
             ready!(ended.rings.as_mut().poll(cx));

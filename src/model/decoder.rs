@@ -177,7 +177,7 @@ impl<B: Runs> Layer<B> {
     /// Reads the layer of the loader's site.
     ///
     /// # Errors
-    /// As `load`.
+    /// Errors of the loader.
     pub fn load(loader: &mut Loader<'_, B>) -> Result<Layer<B>, WeightsError> {
         let [mixer, feed_forward] = blocks_at(loader.site);
         let mut normed = |block: Option<Shape>, norms| {

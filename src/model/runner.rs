@@ -255,7 +255,7 @@ impl<B: Runs> Runner<B> {
     /// from, but runs the same operations.
     ///
     /// # Errors
-    /// As `step`, and the first of `look`.
+    /// Errors of `step`, and the first error of `look`.
     pub fn step_watched(
         &mut self,
         rows: &[SeqRows<'_>],

@@ -203,7 +203,7 @@ impl OutputParser {
         Flow::Continue
     }
 
-    /// Which of `ReplyFormat::stops` ended the reply.
+    /// Index in `ReplyFormat::stops` of the text that ended the reply.
     pub fn stopped_by(&self) -> Option<usize> {
         self.stopped_by
     }

@@ -130,7 +130,7 @@ fn byte_tokenizer_with(added: &[(&str, bool)]) -> Vec<u8> {
     .into_bytes()
 }
 
-/// Which family a tokenizer of pieces follows.
+/// Family that a tokenizer of pieces follows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum PieceKind {
     /// Blanks are replaced before the vocabulary sees them.

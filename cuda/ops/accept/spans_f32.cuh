@@ -1,4 +1,4 @@
-// Implements: Guess::accept
+// Implements: Draft::accept
 // Match:      ranked rows of spans that are taken one by one
 // Bound by:   latency (one warp a span, row by row)
 // Sync:       none beyond a warp; chained launch

@@ -1,4 +1,4 @@
-// Implements: Guess::guess
+// Implements: Draft::guess
 // Match:      rows of logits, and the largest of each part as `lm_head` leaves it
 // Bound by:   latency (one warp a row)
 // Sync:       none beyond a warp; chained launch

@@ -67,7 +67,7 @@ impl Finish {
 /// Deltas of one reply that the latest events completed, with facts about the tokens of those.
 #[derive(Debug, Default)]
 pub struct Settled {
-    /// Which reply.
+    /// Index of the reply.
     pub index: usize,
     /// Scores of the next tokens of the prompt, where they are wanted.
     pub prompt: Vec<Scored>,
@@ -94,7 +94,7 @@ impl Settled {
     }
 }
 
-/// Which tokens of a reply the log-probabilities are of.
+/// Tokens of a reply whose log-probabilities are given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ScoredPart {
     #[default]

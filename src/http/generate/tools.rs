@@ -12,7 +12,7 @@ use text::tools::NAME_BYTES_MAX;
 /// The one argument of a tool that takes free text.
 pub const CUSTOM_ARGUMENT: &str = "input";
 
-/// That calls can carry a tool's name.
+/// Checks that calls can carry a tool's name.
 ///
 /// # Errors
 /// Says how long it may be, and of which characters.
@@ -27,7 +27,7 @@ pub fn check_name(field: &Field<'_>) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// That a schema can be one of a tool's parameters: these are the members of an object.
+/// Checks that a schema can be one of a tool's parameters: these are the members of an object.
 ///
 /// # Errors
 /// Names the keyword that says otherwise.

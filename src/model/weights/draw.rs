@@ -29,7 +29,7 @@ const COMMON_EVERY: usize = 16;
 const COMMON: f32 = 2.0;
 /// Standard deviation of the part of a router's logits that the token decides.
 const ROUTER_SPREAD: f32 = 4.0;
-/// That deviation where scores are sigmoids of the logits.
+/// Standard deviation of that part where scores are sigmoids of the logits.
 const SIGMOID_SPREAD: f32 = 6.0;
 /// Distance of the mean of logits below zero where scores are sigmoids, in units of their
 /// deviation.

@@ -143,7 +143,7 @@ impl Folder {
     /// The content of a file of at most `bytes_max` bytes.
     ///
     /// # Errors
-    /// As `file`; `LargeFile`.
+    /// Errors of `file`; `LargeFile`.
     pub fn read(&self, name: &str, bytes_max: u64) -> Result<Vec<u8>, WeightsError> {
         let file = self.file(name)?.file;
         let path = self.path.join(name);

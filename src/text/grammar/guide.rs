@@ -15,7 +15,7 @@ use super::vocabulary::Vocabulary;
 /// Newlines between reasoning and reply, which are part of neither: templates write two.
 const NEWLINES_MAX: usize = 2;
 
-/// Which part of a reply a grammar speaks of.
+/// Part of a reply that a grammar speaks of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Scope {
     /// Tag that ends the reasoning which the reply begins in; the grammar starts after it.

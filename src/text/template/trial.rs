@@ -24,7 +24,7 @@ pub struct Abilities {
     pub parts: bool,
 }
 
-/// Which names of tool calls a template takes.
+/// Names of tool calls that a template takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CallIds {
     /// Any.

@@ -40,19 +40,19 @@ pub trait Storage: Send + Sync {
     /// Completes an entry.
     ///
     /// # Errors
-    /// As `write`.
+    /// Errors of `write`.
     fn publish(&self, entry: u64) -> io::Result<()>;
 
     /// Notes a use of an entry.
     ///
     /// # Errors
-    /// As `write`.
+    /// Errors of `write`.
     fn touch(&self, entry: u64) -> io::Result<()>;
 
     /// Removes an entry if it is there, complete or not.
     ///
     /// # Errors
-    /// As `write`.
+    /// Errors of `write`.
     fn remove(&self, entry: u64) -> io::Result<()>;
 }
 

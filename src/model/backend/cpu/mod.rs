@@ -185,7 +185,7 @@ pub const READER: Reader = Reader {
 /// Matrices stacked in the layout of memory, whether of experts or not.
 ///
 /// # Errors
-/// As `load_matrix`.
+/// Errors of `load_matrix`.
 pub fn pack(parts: &[MatrixSource<'_>], _: bool) -> Result<(String, Vec<u8>), WeightsError> {
     let matrix = repacked(parts)?;
     let (storage, bytes) = matrix.stored();

@@ -56,7 +56,7 @@ fn of_mamba(vector: Option<&Vector>, elements: usize) -> *const f32 {
 }
 
 impl Cuda {
-    /// Which rows of `x`, a tensor of the step, are F16; null if none is.
+    /// Flags of the rows of `x`, a tensor of the step, that are F16; null if none is.
     fn in_cells(&self, x: &Tensor) -> *const u32 {
         match x.cells_f16 {
             true => self.step.now.in_cells(),

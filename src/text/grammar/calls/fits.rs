@@ -1,4 +1,4 @@
-//! Which of the values that a schema lists (`const`, `enum`) its other keywords allow.
+//! Values that a schema lists (`const`, `enum`), as far as its other keywords allow them.
 
 use std::cell::Cell;
 use std::collections::HashMap;

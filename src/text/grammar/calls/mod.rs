@@ -21,7 +21,7 @@ use crate::tools::{Member, Members, Root, Syntax, Types, with_syntax};
 use super::plain::{Subschema, compiled};
 use super::{Grammar, keywords, limits};
 
-/// Which calls a reply is made of.
+/// Calls that a reply is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Calls {
     /// Text after one opening tag, up to the closing one.
