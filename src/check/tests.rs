@@ -345,8 +345,19 @@ struct Left {
 
 /// Hidden states after each part of a model's forward pass over a page of tokens.
 fn left_of_parts(checkpoint: &weights::Checkpoint) -> Vec<Left> {
+    left_by(Cpu::new(2), checkpoint)
+}
+
+/// [`left_of_parts`] with contributions of blocks computed apart, multiplied, then added.
+fn left_of_multiplied(factor: f32) -> Vec<Left> {
+    let mut cpu = Cpu::new(2);
+    cpu.contributions = Some(factor);
+    left_by(cpu, &weights::open_seeded(Arc::default()))
+}
+
+fn left_by(cpu: Cpu, checkpoint: &weights::Checkpoint) -> Vec<Left> {
     let plan = Plan::largest::<Cpu>(checkpoint.layout());
-    let mut runner = Runner::load(Cpu::new(2), checkpoint, &plan).unwrap();
+    let mut runner = Runner::load(cpu, checkpoint, &plan).unwrap();
     let tokens: Vec<_> = (0..PAGE).map(|at| (at * 7919 % VOCAB) as TokenId).collect();
     let mut left = Vec::new();
     let look = |taker: &mut Taker<'_, Cpu>, part| {
@@ -384,6 +395,36 @@ fn a_layer_adds_by_the_blocks_that_it_has_alone() {
         assert!(!routes || pair[1].routed, "{site:?}");
         let feeds = pair[1].part == Part::FeedForward;
         assert!(!feeds || pair[1].routed == routes, "{site:?}");
+    }
+}
+
+/// A block of several sums, as experts beside another, adds them in another order where they are
+/// computed apart.
+#[test]
+fn contributions_computed_apart_add_up_to_the_same_states() {
+    let whole = left_of_parts(&weights::open_seeded(Arc::default()));
+    for (whole, apart) in whole.iter().zip(left_of_multiplied(1.0)) {
+        let pairs = whole.states.iter().zip(&apart.states);
+        let off = pairs.map(|(whole, apart)| (whole - apart).abs());
+        assert!(off.fold(0.0, f32::max) < 1e-4, "{:?}", whole.part);
+    }
+}
+
+/// Rows may be multiplied by a factor of their layer, in all elements.
+#[test]
+fn a_block_reaches_the_residual_stream_by_its_contribution_alone() {
+    let left = left_of_multiplied(0.0);
+    for part in &left {
+        let rows = part
+            .states
+            .chunks(HIDDEN)
+            .zip(left[0].states.chunks(HIDDEN));
+        for (row, embedding) in rows {
+            let factor = row[0] / embedding[0];
+            let mut pairs = row.iter().zip(embedding);
+            let is_multiple = |(x, e): (&f32, &f32)| (x - factor * e).abs() <= 1e-5 * x.abs();
+            assert!(pairs.all(is_multiple), "{:?}", part.part);
+        }
     }
 }
 

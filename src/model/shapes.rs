@@ -1,8 +1,9 @@
 //! Shapes of the blocks of models, as types: the target has one unit struct for each block of
 //! its model, and operations, weights and memory are generic over it.
 //!
-//! All numbers are constants of the build. Widths are elements of one row. What most blocks lack
-//! has a value that says so; targets state all.
+//! All numbers are constants of the build. Widths are elements of one row. Heads, columns and
+//! experts are those that one rank holds, of one rank all of the model's. What most blocks lack has
+//! a value that says so; targets state all.
 
 /// Rows of a tensor instruction.
 const INSTRUCTION_ROWS: usize = 16;

@@ -82,7 +82,9 @@ impl<B: ops::Both<S>, S: shapes::Both> Block<B> for Both<B, S> {
             .choose(ops, residual, &self.router, x, &mut own.experts);
         ops.rms_norm(residual, before, x, None);
         ops.rms_norm(residual, &self.zeros, given, None);
-        self.experts.visit(ops, x, &mut own.experts, given);
+        ops.gather_add(given, |ops, sum| {
+            self.experts.visit(ops, x, &mut own.experts, sum);
+        });
         ops.rms_norm(given, after, sum, Some(1.0));
         let after = norms.after.as_ref();
         let (after, factor) = after.expect("a family with both norms the sum");

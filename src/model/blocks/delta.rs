@@ -114,7 +114,9 @@ impl<D: shapes::Delta, B: Delta<D>> DeltaNet<B, D> {
         };
         let (conv, mixed) = (&mut own.conv, &mut stream.mixed);
         ops.delta_net(input, conv, &mut self.state, batch, mixed);
-        ops.linear_add(mixed, &self.out, &mut stream.residual);
+        ops.gather_add(&mut stream.residual, |ops, sum| {
+            ops.linear_add(mixed, &self.out, sum);
+        });
     }
 
     /// Prompts: heads are normed with the product that they are for.
@@ -130,6 +132,8 @@ impl<D: shapes::Delta, B: Delta<D>> DeltaNet<B, D> {
         };
         let (mixed, residual) = (&mut stream.mixed, &mut stream.residual);
         ops.gated_delta(input, &mut self.state, batch, mixed);
-        ops.gated_linear_add(mixed, &self.norm, &own.z, &self.out, residual);
+        ops.gather_add(residual, |ops, sum| {
+            ops.gated_linear_add(mixed, &self.norm, &own.z, &self.out, sum);
+        });
     }
 }

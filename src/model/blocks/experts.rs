@@ -105,11 +105,13 @@ impl<E: shapes::Experts, B: Dense + Route<E>> Block<B> for Experts<B, E> {
     fn run(&mut self, ops: &mut B, pass: Pass<'_, B>, own: &mut Self::Scratch) {
         let Stream { residual, x, .. } = pass.stream;
         self.choose(ops, residual, &pass.norms.before, x, own);
-        self.visit(ops, x, own, residual);
-        if let Some(([_, down], inner)) = self.beside.as_ref().zip(own.beside.as_mut()) {
-            ops.relu2(inner);
-            ops.linear_add(inner, down, residual);
-        }
+        ops.gather_add(residual, |ops, sum| {
+            self.visit(ops, x, own, sum);
+            if let Some(([_, down], inner)) = self.beside.as_ref().zip(own.beside.as_mut()) {
+                ops.relu2(inner);
+                ops.linear_add(inner, down, sum);
+            }
+        });
     }
 
     fn router(own: &Self::Scratch) -> Option<&B::Tensor> {

@@ -84,6 +84,6 @@ impl<M: shapes::Mlp, B: Gate<M>> Mlp<B, M> {
         out: &mut B::Tensor,
     ) {
         self.open(ops, residual, norm, out, own);
-        ops.linear(&own.act, &self.down, out);
+        ops.gather(out, |ops, sum| ops.linear(&own.act, &self.down, sum));
     }
 }

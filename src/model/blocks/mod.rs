@@ -102,9 +102,9 @@ impl<V> Norms<V> {
         residual: &mut B::Tensor,
     ) {
         let Some((after, factor)) = &self.after else {
-            return ops.linear_add(x, w, residual);
+            return ops.gather_add(residual, |ops, sum| ops.linear_add(x, w, sum));
         };
-        ops.linear(x, w, workspace);
+        ops.gather(workspace, |ops, sum| ops.linear(x, w, sum));
         ops.rms_norm(workspace, after, residual, Some(*factor));
     }
 }

@@ -113,6 +113,28 @@ pub trait Device {
     /// Too little memory.
     fn zeros(&mut self, elements: usize) -> Result<Self::Vector, DeviceError>;
 
+    /// Adds a block's contribution to the residual stream: `residual[r] += sum over ranks of c[r]`,
+    /// `c` being what `contribute` adds to a tensor. Heads, columns and experts of a block are
+    /// divided among ranks, so that each has a part of every sum; biases are the first one's. One
+    /// rank has all of it, and adds it to the residual stream where it is computed.
+    fn gather_add(
+        &mut self,
+        residual: &mut Self::Tensor,
+        contribute: impl FnOnce(&mut Self, &mut Self::Tensor),
+    ) {
+        contribute(self, residual);
+    }
+
+    /// Leaves a block's contribution in `out`, for a norm that takes the whole of it:
+    /// `out[r] = sum over ranks of c[r]`, `c` being what `contribute` leaves in a tensor.
+    fn gather(
+        &mut self,
+        out: &mut Self::Tensor,
+        contribute: impl FnOnce(&mut Self, &mut Self::Tensor),
+    ) {
+        contribute(self, out);
+    }
+
     /// Memory of `pieces` pieces of `bytes` each, all bits zero.
     fn pool(&self, pieces: usize, bytes: usize) -> Result<Self::Pool, DeviceError>;
     /// Zero states of one layer with memory of their own, `bytes` each, which do not touch.

@@ -10,8 +10,8 @@ pub trait Gate<M: shapes::Mlp>: Dense {
     fn swiglu(&mut self, gate: &Self::Tensor, up: &Self::Tensor, out: &mut Self::Tensor);
 
     /// `norm_linear` with the first two of `weights`, gate and up, `swiglu` of both, and
-    /// `linear_add` of that with the third. `x` is storage for normed rows, `own` for gates, ups
-    /// and activations, whose content is unspecified afterwards.
+    /// `linear_add` of that with the third, by `gather_add`. `x` is storage for normed rows, `own`
+    /// for gates, ups and activations, whose content is unspecified afterwards.
     fn mlp(
         &mut self,
         residual: &mut Self::Tensor,
@@ -24,7 +24,7 @@ pub trait Gate<M: shapes::Mlp>: Dense {
         let mut products = [(gate, &mut *gates), (up, &mut *ups)];
         self.norm_linear(residual, norm, x, false, &mut products);
         self.swiglu(gates, ups, act);
-        self.linear_add(act, down, residual);
+        self.gather_add(residual, |ops, sum| ops.linear_add(act, down, sum));
     }
 }
 

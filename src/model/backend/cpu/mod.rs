@@ -71,6 +71,9 @@ pub struct Cpu {
     mapping: Option<Arc<Mapping>>,
     budget: Budget,
     host_copies: pieces::HostCopies,
+    /// Factor of contributions as several ranks would add them, apart from what they are added to.
+    #[cfg(any(test, feature = "testing"))]
+    pub contributions: Option<f32>,
 }
 
 /// Activations `[rows, width]`.
@@ -121,6 +124,8 @@ impl Cpu {
             mapping: None,
             budget: Budget::default(),
             host_copies: pieces::HostCopies::default(),
+            #[cfg(any(test, feature = "testing"))]
+            contributions: None,
         }
     }
 
@@ -302,6 +307,29 @@ impl Device for Cpu {
         out.clear();
         out.extend_from_slice(&x.values[rows.start * x.width..rows.end * x.width]);
         self.check_weights()
+    }
+
+    #[cfg(any(test, feature = "testing"))]
+    fn gather_add(
+        &mut self,
+        residual: &mut Tensor,
+        contribute: impl FnOnce(&mut Cpu, &mut Tensor),
+    ) {
+        let Some(factor) = self.contributions else {
+            return contribute(self, residual);
+        };
+        let mut own = Tensor::default();
+        own.shape(residual.rows, residual.width);
+        contribute(self, &mut own);
+        let pairs = residual.values.iter_mut().zip(&own.values);
+        pairs.for_each(|(residual, own)| *residual += factor * own);
+    }
+
+    #[cfg(any(test, feature = "testing"))]
+    fn gather(&mut self, out: &mut Tensor, contribute: impl FnOnce(&mut Cpu, &mut Tensor)) {
+        contribute(self, out);
+        let factor = self.contributions.unwrap_or(1.0);
+        out.values.iter_mut().for_each(|out| *out *= factor);
     }
 }
 
