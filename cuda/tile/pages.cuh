@@ -17,7 +17,8 @@ inline constexpr bool kLatent = A::kValueDim < A::kHeadDim;
 // Bytes of a head's keys, or of its values, in a page: bf16, or the codes of all positions and then
 // their exponents.
 template <class A>
-inline constexpr int kHeadBytes = target::PAGE * (kFp8Pages ? A::kHeadDim + 1 : 2 * A::kHeadDim);
+inline constexpr int kHeadBytes =
+    target::PAGE * A::kPositionBytes / (A::kKvHeads * (kLatent<A> ? 1 : 2));
 // Bytes of a head's values; they may be a part of its keys.
 template <class A>
 inline constexpr int kValueBytes =
@@ -41,6 +42,8 @@ __device__ inline int page_at(int position, int dim) {
 // the blocks of columns after the rotated ones.
 template <class A>
 __device__ inline size_t head_at(unsigned page, unsigned stride, int kv_head, int is_value) {
+  static_assert(kHeadBytes<A> == target::PAGE * (kFp8Pages ? A::kHeadDim + 1 : 2 * A::kHeadDim),
+                "a page has the bytes of its layout");
   const size_t first = static_cast<size_t>(page) * stride;
   if constexpr (kLatent<A>) {
     static_assert(!kFp8Pages && A::kRotaryDim % kPageColumns == 0, "latents are whole blocks");

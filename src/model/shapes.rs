@@ -40,6 +40,9 @@ pub trait Attention: Send + Sync + 'static {
     /// Whether each query head has a sink: a score that its softmax counts beside those of
     /// positions, and that no value belongs to.
     const SINKS: bool = false;
+    /// Bytes of a position in the cache of one layer, in the format that the hardware keeps: keys,
+    /// and values where they are not latents of these.
+    const POSITION_BYTES: usize;
 
     /// Query heads of a key head.
     const GROUP: usize = Self::HEADS / Self::KV_HEADS;
@@ -391,6 +394,7 @@ mod tests {
         };
         const SCALE: f32 = 1.0;
         const WINDOW: Option<usize> = Some(3);
+        const POSITION_BYTES: usize = 16;
     }
 
     #[test]

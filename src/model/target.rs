@@ -33,17 +33,6 @@ pub enum KvFormat {
     Fp8,
 }
 
-impl KvFormat {
-    /// Bytes of a position of a head of `dim` numbers.
-    pub const fn head_bytes(self, dim: usize) -> usize {
-        match self {
-            KvFormat::F32 => 4 * dim,
-            KvFormat::Bf16 => 2 * dim,
-            KvFormat::Fp8 => dim + 1,
-        }
-    }
-}
-
 /// One file of the checkpoint revision this binary was built for.
 #[derive(Clone, Copy, Debug)]
 pub struct CheckpointFile {

@@ -81,6 +81,7 @@ struct Full {
   static constexpr bool kValuesNormed = false;
   static constexpr int kWindow = 0;
   static constexpr bool kSinks = false;
+  static constexpr int kPositionBytes = 2048;
 };
 
 // Gated DeltaNet.

@@ -455,6 +455,7 @@ impl crate::shapes::Attention for Full {
     const VALUES_NORMED: bool = false;
     const WINDOW: Option<usize> = None;
     const SINKS: bool = false;
+    const POSITION_BYTES: usize = 2048;
 }
 /// Gated DeltaNet.
 pub struct Gdn;

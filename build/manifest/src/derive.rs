@@ -123,7 +123,7 @@ impl Target {
     }
 
     /// Bytes of one token's keys and values in one layer.
-    fn kv_bytes_in(&self, attention: &Attention) -> u64 {
+    pub(crate) fn kv_bytes_in(&self, attention: &Attention) -> u64 {
         let gpu = &self.hardware.gpu;
         let of_head = |dim| match (gpu, self.leaf.numbers.kv) {
             // On a CPU, numbers of any format are in memory as F32.

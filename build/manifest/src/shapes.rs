@@ -417,6 +417,7 @@ impl Target {
         constants.extend([
             ("WINDOW", Number::Window(attention.window)),
             ("SINKS", Number::Bool(traits.has(Switch::Sinks))),
+            ("POSITION_BYTES", Number::Size(self.kv_bytes_in(attention))),
         ]);
         constants.extend(pages);
         Shape {

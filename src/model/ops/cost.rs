@@ -1,14 +1,6 @@
 //! Bytes and arithmetic of operations, at least.
 
 use crate::shapes;
-use crate::target::FORMAT_KV;
-
-/// Bytes of a position in the cache of one layer: keys, and values where they are not latents of
-/// these.
-pub const fn position_bytes<A: shapes::Attention>() -> usize {
-    let heads = A::KV_HEADS * if A::LATENT { 1 } else { 2 };
-    heads * FORMAT_KV.head_bytes(A::HEAD_DIM)
-}
 
 /// Bytes and arithmetic of one call, at least: the numerator of a roofline.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,7 +16,7 @@ impl Cost {
     pub const fn attend<A: shapes::Attention>(context: usize) -> Cost {
         let macs = context * A::HEADS * (A::HEAD_DIM + A::VALUE_DIM);
         Cost {
-            bytes: (context * position_bytes::<A>()) as u64,
+            bytes: (context * A::POSITION_BYTES) as u64,
             flops: (2 * macs) as u64,
         }
     }

@@ -27,7 +27,7 @@ mod route;
 
 pub use attend::{Attend, Qkv, store_and_attend};
 pub use batch::{Batch, PAGE_GROUPS, SeqSpan};
-pub use cost::{Cost, position_bytes};
+pub use cost::Cost;
 pub use delta::{Decay, Delta, DeltaNet, GatedDelta, Taps};
 pub use dense::{BesideNorms, Dense, Ends, Hidden, cap, norm_and_rank, norm_and_rank_by};
 pub use device::{Copied, Device, Place, Program, Side};

@@ -41,7 +41,7 @@ const FACTS: [&str; 28] = [
 ];
 
 /// Assertions without a bound: implied by others, or about a kernel's own choices.
-const OTHERS: [(&str, &str); 20] = [
+const OTHERS: [(&str, &str); 21] = [
     // Implied by the bounds on heads of latents.
     ("tile/head_product.cuh", "kK % kHeadStep == 0"),
     // Implied by heads of multiples of 64 elements.
@@ -53,6 +53,11 @@ const OTHERS: [(&str, &str); 20] = [
     (
         "tile/pages.cuh",
         "kFp8Pages || target::FORMAT_KV == target::KvFormat::bf16",
+    ),
+    // About the manifest's own numbers.
+    (
+        "tile/pages.cuh",
+        "kHeadBytes<A> == target::PAGE * (kFp8Pages ? A::kHeadDim + 1 : 2 * A::kHeadDim)",
     ),
     (
         "ops/embed/rows_f32.cuh",

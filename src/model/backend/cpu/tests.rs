@@ -26,6 +26,7 @@ impl shapes::Attention for Full {
     const SCALE: f32 = 0.25;
     const GATED: bool = true;
     const NORMED: bool = true;
+    const POSITION_BYTES: usize = 2 * 3 * 40 * size_of::<f32>();
 }
 
 /// Three values of a key, no width a multiple of what is computed together.

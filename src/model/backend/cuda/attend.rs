@@ -10,7 +10,7 @@ use ffi::{Device, DeviceBuf, Stream};
 use super::pieces::Pieces;
 use super::steps::{SHAPES, Tiles};
 use super::{Cuda, FEW_ROWS, Tensor, Vector, count, largest, memory, refused};
-use crate::ops::{Attend, Batch, Place, Qkv, position_bytes, store_and_attend};
+use crate::ops::{Attend, Batch, Place, Qkv, store_and_attend};
 use crate::shapes::{self, Attention as _};
 use crate::target::{ATTEND_ROUNDS, MAX_CONTEXT, PAGE, each_attention};
 use step::SPLIT;
@@ -151,7 +151,7 @@ fn check_projected<A: shapes::Attention>(
 impl<A: Launchers> Attend<A> for Cuda {
     type KvCache = KvCache<A>;
 
-    const PAGE_BYTES: usize = PAGE * position_bytes::<A>();
+    const PAGE_BYTES: usize = PAGE * A::POSITION_BYTES;
 
     fn cache_at(&self, place: Place<Pieces>) -> KvCache<A> {
         let () = A::CHECK;
