@@ -322,7 +322,7 @@ impl Target {
 /// Whether `linear` may take matrices of a role: not of experts, nor between latents and heads.
 fn is_of_linear(role: Role) -> bool {
     let of_heads = matches!(role, Role::LatentKeys | Role::LatentValues);
-    !role.is_expert() && !role.is_shared_expert() && !of_heads
+    !role.is_of_experts() && !of_heads
 }
 
 /// Whether `norm_linear` takes matrices of a role.

@@ -166,12 +166,9 @@ impl File {
             self.row_rules(row)?;
             self.pad_rules(target, row)?;
         }
-        let experts = |row: &&Row| {
-            let is_expert = row.role.is_expert() || row.role.is_shared_expert();
-            is_expert && Part::of(row) == Part::Text
-        };
-        let mut experts = formatted.rows.iter().filter(experts);
-        let nvfp4 = experts.all(|row| row.resident().is_some_and(Format::is_nvfp4));
+        let nvfp4 = experts_formats(&formatted.rows)
+            .into_iter()
+            .all(Format::is_nvfp4);
         let rounds = target.leaf.numbers.experts_rows == Rows::Nvfp4;
         let rule = "is for experts of NVFP4, the shared one too";
         self.rule(!rounds || nvfp4, "numbers.experts_rows", "nvfp4", rule)
@@ -289,14 +286,7 @@ impl File {
             let rule = format!("kernels take one format for {name}");
             self.rule(formats.len() <= 1, "format", names.join(", "), &rule)?;
         }
-        let rows = target.table();
-        let is_expert = |row: &&Row| row.role.is_expert() || row.role.is_shared_expert();
-        let experts = rows.iter().filter(is_expert);
-        let formats = distinct(
-            experts
-                .filter(|row| Part::of(row) == Part::Text)
-                .filter_map(Row::resident),
-        );
+        let formats = experts_formats(&target.table());
         let names: Vec<_> = formats.iter().map(|format| format.name()).collect();
         let rule = "kernels take one format for routed experts and the shared one";
         self.rule(formats.len() <= 1, "format", names.join(", "), rule)?;
@@ -341,4 +331,11 @@ impl File {
         }
         Ok(())
     }
+}
+
+/// Formats in memory of the decoder's routed and shared experts.
+fn experts_formats(rows: &[Row]) -> Vec<Format> {
+    let of_decoder = |row: &&Row| row.role.is_of_experts() && Part::of(row) == Part::Text;
+    let experts = rows.iter().filter(of_decoder);
+    distinct(experts.filter_map(Row::resident))
 }
