@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use toml::Value;
 
 use super::{File, Rule, largest};
+use crate::expand::toml_name;
 use crate::family::{Mixers, Switch};
 use crate::kernels::{PANEL_ROWS, TOP_K};
 use crate::numbers::{self, Form, Has, Number, ROPE_THETA, Range, TABLES};
@@ -437,7 +438,7 @@ impl File {
             let rule = "names parts of models that have experts there";
             let key = format!("{table}.stacked_experts");
             let has = *part == StackedIn::Layers || model.mtp.layers > 0;
-            let name = format!("{:?}", part.name());
+            let name = toml_name(part);
             self.rule(has && model.moe.is_some(), &key, name, rule)?;
         }
         for (key, on, about, what) in [
