@@ -106,7 +106,7 @@ impl FromStr for Client {
 /// If an option cannot be written into a file of settings as it is, or the client cannot be
 /// started.
 pub fn run(options: &Connect) -> Result<(), Failure> {
-    let usage = |why: &str| Failure::new(Exit::Usage, why);
+    let usage = |why: &str| Exit::Usage.failure(why);
     let Connect {
         url, model, key, ..
     } = options;
@@ -140,7 +140,7 @@ pub fn run(options: &Connect) -> Result<(), Failure> {
     command.envs(start.variables).args(start.arguments);
     let why = command.args(&options.arguments).exec();
     let message = format!("cannot start {program}: {why}; install it first");
-    Err(Failure::new(Exit::Unavailable, message))
+    Err(Exit::Unavailable.failure(message))
 }
 
 /// Address without a slash at its end.

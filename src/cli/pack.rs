@@ -59,14 +59,13 @@ pub fn run(options: &Pack) -> Result<(), Failure> {
     let dest = &options.file;
     let files = Files::locate(Some(&options.weights))?;
     if let Files::Packed(packed) = &files {
-        let message = format!("{}: is packed already", packed.path().display());
-        return Err(Failure::new(Exit::Usage, message));
+        return Err(Exit::Usage.at(packed.path(), "is packed already"));
     }
     let progress = Arc::new(Progress::default());
     let checkpoint = files.open(progress.clone());
     let checkpoint = checkpoint.map_err(|error| boot::start_failure(&error))?;
     let texts = texts(&files)?;
-    let output = Output::create(dest).map_err(|why| unwritable(dest, &why))?;
+    let output = Output::create(dest).map_err(unwritable(dest))?;
     enough(output.folder(), bytes_max(&texts))?;
     let meter = Meter::start(&progress);
     progress.enter(Stage::Packing);
@@ -76,7 +75,7 @@ pub fn run(options: &Pack) -> Result<(), Failure> {
     drop(meter);
     let bytes = written.map_err(|stopped| match stopped {
         Stopped::Weights(error) => boot::start_failure(&error),
-        Stopped::Writing(why) => unwritable(dest, &why),
+        Stopped::Writing(why) => unwritable(dest)(why),
     })?;
     boot::print(&format!(
         "{}: {bytes} bytes; `{} serve {}` starts from it\n",

@@ -58,7 +58,7 @@ pub struct Verify {
 pub fn run(options: &Verify) -> Result<(), Failure> {
     if options.golden.is_some() && !options.oracle {
         let text = "--golden: give --oracle too, so that what is kept was compared before";
-        return Err(Failure::new(Exit::Usage, text));
+        return Err(Exit::Usage.failure(text));
     }
     let files = Files::locate(options.weights.as_deref())?;
     let progress = Arc::new(Progress::default());
@@ -137,7 +137,7 @@ fn digests(files: &Files, progress: &Arc<Progress>) -> Result<(), Failure> {
     }
     match differing[..] {
         [] => Ok(()),
-        _ => Err(Failure::new(Exit::Config, differing.join("\n"))),
+        _ => Err(Exit::Config.failure(differing.join("\n"))),
     }
 }
 
@@ -155,9 +155,8 @@ fn pieces(packed: &Packed, progress: &Arc<Progress>) -> Result<(), Failure> {
 
 /// Refusal of a flag that needs the weights as they were released, for packed weights.
 fn unpacked(flag: &str) -> Failure {
-    let message =
-        format!("{flag}: packed weights have another layout; give the directory they are of");
-    Failure::new(Exit::Usage, message)
+    let fix = "packed weights have another layout; give the directory they are of";
+    Exit::Usage.failure(format!("{flag}: {fix}"))
 }
 
 /// Lines about the revision that records in the directory state, and whether it is the manifest's.
@@ -246,8 +245,7 @@ fn oracle(files: &Files, runner: &mut Runner<Backend>, tokens: &[TokenId]) -> Re
     boot::print(&format!("{report}\n"))?;
     match report.passed() {
         true => Ok(()),
-        false => Err(Failure::new(
-            Exit::Internal,
+        false => Err(Exit::Internal.failure(
             "the device computes something else than the CPU over the same weights: it must not \
              serve",
         )),
@@ -257,8 +255,8 @@ fn oracle(files: &Files, runner: &mut Runner<Backend>, tokens: &[TokenId]) -> Re
 /// Writes the tokens that the model gives now to `file`.
 fn keep(runner: &mut Runner<Backend>, tokens: &[TokenId], file: &Path) -> Result<(), Failure> {
     let golden = check::keep_golden(runner, tokens);
-    let golden = golden.map_err(|error| Failure::new(Exit::Internal, error))?;
-    output::write(file, golden).map_err(|error| unwritable(file, &error))?;
+    let golden = golden.map_err(|error| Exit::Internal.failure(error))?;
+    output::write(file, golden).map_err(unwritable(file))?;
     let name = file.display();
     boot::print(&format!(
         "ok   golden tokens are in {name}: `serve --golden {name}` compares them\n"

@@ -59,14 +59,14 @@ pub fn run(options: &Bundle) -> Result<(), Failure> {
     let opened = files.open(Arc::new(Progress::default()));
     opened.map_err(|error| boot::start_failure(&error))?;
     let carried = carried(&files)?;
-    let dest = empty_folder(shown).map_err(|why| unwritable(shown, &why))?;
+    let dest = empty_folder(shown).map_err(unwritable(shown))?;
     let mut writer = Writer {
         dest: &dest,
         sums: BTreeMap::new(),
     };
     // The running program, even if its path leads to another file by now.
     let own = Path::new("/proc/self/exe");
-    let own = File::open(own).map_err(|why| unreadable(own, &why))?;
+    let own = File::open(own).map_err(unreadable(own))?;
     let own = Piece::of(own, target::BINARY.into(), None)?;
     writer.cut(&own, target::BINARY, u64::MAX, MODE_PROGRAM)?;
     for (name, text, mode) in [
@@ -85,7 +85,7 @@ pub fn run(options: &Bundle) -> Result<(), Failure> {
     let sums = Sums(std::mem::take(&mut writer.sums)).text();
     writer.text(SUMS, &sums, MODE)?;
     let ended = dest.remove(&Beneath::parse(UNFINISHED).expect("a plain name"));
-    ended.map_err(|why| unwritable(shown, &why))?;
+    ended.map_err(unwritable(shown))?;
     boot::print(&format!(
         "{}\nsign it with `minisign -Sm {}`, so that who receives it knows from whom it is\n",
         shown.display(),
@@ -144,7 +144,7 @@ impl Writer<'_> {
     fn text(&mut self, name: &str, text: &str, mode: u32) -> Result<(), Failure> {
         self.write(name, mode, |to, shown| {
             let written = to.write_all(text.as_bytes());
-            written.map_err(|why| unwritable(shown, &why))?;
+            written.map_err(unwritable(shown))?;
             Ok(hex(&Sha256::digest(text)))
         })
     }
@@ -157,7 +157,7 @@ impl Writer<'_> {
     ) -> Result<(), Failure> {
         let name = Beneath::parse(name).expect("names of a bundle are plain");
         let shown = self.dest.shown(&name);
-        let unwritten = |why: io::Error| unwritable(&shown, &why);
+        let unwritten = unwritable(&shown);
         if let (Some(folder), _) = name.split() {
             let made = self.dest.make_folder(&folder, MODE_PROGRAM);
             made.map_err(unwritten)?;

@@ -54,11 +54,11 @@ pub fn run(options: &Import) -> Result<(), Failure> {
         Some(bundle) => of_bundle(&bundle, &Sums::read(&bundle, key)?)?,
         None if key.is_some() => {
             let message = format!("--public-key: {} is no bundle", options.source.display());
-            return Err(Failure::new(Exit::Usage, message));
+            return Err(Exit::Usage.failure(message));
         }
         None => of_directory(&options.source)?,
     };
-    let writing = |why: io::Error| unwritable(&options.dest, &why);
+    let writing = unwritable(&options.dest);
     let (parent, name) = Beneath::last(&options.dest).map_err(writing)?;
     let parent = Dir::make(parent).map_err(writing)?;
     check_replaced(&parent, &name, &weights).map_err(writing)?;
@@ -79,7 +79,7 @@ fn bundle_at(source: &Path) -> Result<Option<Dir>, Failure> {
     let sums = Beneath::parse(SUMS).expect("a plain name");
     match Dir::open(source) {
         Ok(dir) => Ok(matches!(dir.look(&sums), Ok(Some(_))).then_some(dir)),
-        Err(why) if why.kind() == io::ErrorKind::InvalidInput => Err(unwritable(source, &why)),
+        Err(why) if why.kind() == io::ErrorKind::InvalidInput => Err(unwritable(source)(why)),
         // A packed file, or nothing: the reader of weights at this path says what is wrong.
         Err(_) => Ok(None),
     }
@@ -111,7 +111,7 @@ pub fn carried(files: &Files) -> Result<Weights, Failure> {
         Files::Embedded => Ok(Weights::new()),
         Files::Packed(packed) => {
             let path = packed.path().to_path_buf();
-            let file = packed.handle().map_err(|why| unreadable(&path, &why))?;
+            let file = packed.handle().map_err(unreadable(&path))?;
             let piece = Piece::of(file, path, None)?;
             Ok(Weights::from([(plain(&packed::file_name())?, vec![piece])]))
         }
@@ -132,7 +132,7 @@ pub fn carried(files: &Files) -> Result<Weights, Failure> {
 /// A file name in the weights' index, as a path.
 fn plain(name: &str) -> Result<Beneath, Failure> {
     Beneath::parse(name)
-        .map_err(|why| Failure::new(Exit::Config, format!("the file name {name:?} {why}")))
+        .map_err(|why| Exit::Config.failure(format!("the file name {name:?} {why}")))
 }
 
 /// Files of the weights of a bundle, open, as its list of digests names them.
@@ -205,7 +205,7 @@ pub fn fill(
     link: impl Fn(&Copy<'_>, &Dir) -> Result<bool, Failure>,
 ) -> Result<Stage, Failure> {
     let shown = parent.shown(name);
-    let writing = |why: io::Error| unwritable(&shown, &why);
+    let writing = unwritable(&shown);
     let stage = Stage::of(parent, name.clone()).map_err(writing)?;
     let wanted = |name: &Beneath| weights.contains_key(name);
     stage.keep(wanted).map_err(writing)?;
@@ -240,13 +240,13 @@ fn check(directory: &Path) -> Result<(), WeightsError> {
 fn link(copy: &Copy<'_>, into: &Dir) -> Result<bool, Failure> {
     let [piece] = copy.pieces else {
         let message = "--link: files in parts must be copied";
-        return Err(Failure::new(Exit::Usage, message));
+        return Err(Exit::Usage.failure(message));
     };
     let removed = into.remove(&copy.to);
     let linked = removed.and_then(|()| into.link(piece.file(), &copy.to));
     linked.map(|()| true).map_err(|why| {
         let message = format!("--link {}: {why}; copy without it", piece.shown().display());
-        Failure::new(Exit::Io, message)
+        Exit::Io.failure(message)
     })
 }
 

@@ -34,9 +34,9 @@ macro_rules! recording {
 /// If the address is not valid, or a step failed.
 pub(super) fn run(options: &Connect) -> Result<(), Failure> {
     let endpoint = Endpoint::parse(&options.url, Some(options.key.clone()))
-        .map_err(|why| Failure::new(Exit::Usage, why))?;
+        .map_err(|why| Exit::Usage.failure(why))?;
     let runtime = Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|why| Failure::new(Exit::Internal, why))?;
+    let runtime = runtime.map_err(|why| Exit::Internal.failure(why))?;
     machine::report(&runtime.block_on(steps(options, &endpoint)))
 }
 
