@@ -38,7 +38,7 @@ pub fn run(file: &Path, weights: Option<&Path>) -> Result<(), Failure> {
     let progress = Arc::new(Progress::default());
     let checks = Checks::new(&files, Some(&boot::chat_model(&files)?), None)?;
     let runner = boot::runner(&files, &progress, Drafting::Yes, || Ok(checks));
-    let mut runner = runner.map_err(|error| boot::start_failure(error.as_ref()))?;
+    let mut runner = runner?;
     let found =
         acceptance(&mut runner, &exchanges).map_err(|error| Exit::Internal.failure(error))?;
     boot::print(&line(exchanges.len(), found))

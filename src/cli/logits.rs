@@ -67,15 +67,11 @@ pub fn run(options: &Logits) -> Result<(), Failure> {
     let tokens = tokens(options)?;
     let progress = Arc::new(Progress::default());
     let meter = Meter::start(&progress);
-    let checkpoint = Files::at(&options.weights)
-        .and_then(|files| files.open_layers(options.layers, progress))
-        .map_err(|error| boot::start_failure(&error))?
-        .without_prediction();
+    let checkpoint = Files::at(&options.weights)?.open_layers(options.layers, progress)?;
+    let checkpoint = checkpoint.without_prediction();
     boot::tell_doubts(&checkpoint);
     let internal = |error| Exit::Internal.failure(error);
-    let device = backend::open().map_err(|error| boot::start_failure(&error))?;
-    let mut runner =
-        boot::load(device, &checkpoint).map_err(|error| boot::start_failure(error.as_ref()))?;
+    let mut runner = boot::load(backend::open()?, &checkpoint)?;
     drop(meter);
     let mut out = Floats::create(&options.out)?;
     let mut routers = options.routers.as_deref().map(Floats::create).transpose()?;

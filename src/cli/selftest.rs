@@ -103,11 +103,9 @@ pub fn run(options: &Selftest) -> Result<(), Failure> {
 fn bits(choice: Choice, layers: usize) -> Result<Report, Failure> {
     let internal = |error| Exit::Internal.failure(error);
     let checkpoint = weights::open_seeded_layers(layers, Arc::default());
-    let device = backend::open().map_err(|error| boot::start_failure(&error))?;
-    let plan = Plan::whole_within::<Backend>(device.available(), checkpoint.layout())
-        .map_err(|error| boot::start_failure(&error))?;
-    let mut runner = boot::load_planned(device, &checkpoint, &plan)
-        .map_err(|error| boot::start_failure(error.as_ref()))?;
+    let device = backend::open()?;
+    let plan = Plan::whole_within::<Backend>(device.available(), checkpoint.layout())?;
+    let mut runner = boot::load_planned(device, &checkpoint, &plan)?;
     let report = Report::told(choice, tell);
     let mut trial = Trial {
         random: Random::seeded(report.seed),

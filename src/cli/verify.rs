@@ -12,7 +12,7 @@ use model::Runner;
 use model::backend::Backend;
 use model::backend::cpu::Cpu;
 use model::target;
-use model::weights::{self, FileDigest, Packed, Progress, Verdict, WeightsError, Witness};
+use model::weights::{self, FileDigest, Packed, Progress, Verdict, Witness};
 use step::executor::TokenId;
 use text::chat::ChatModel;
 
@@ -85,8 +85,7 @@ pub fn run(options: &Verify) -> Result<(), Failure> {
 
 /// Whether the files are those of this model: sizes, names, shapes and element types.
 fn identity(files: &Files, progress: &Arc<Progress>) -> Result<(), Failure> {
-    let opened = files.open(progress.clone());
-    let checkpoint = opened.map_err(|error| weights_failure(&error))?;
+    let checkpoint = files.open(progress.clone())?;
     if let Files::Packed(packed) = files {
         let count = packed.table().weights.len();
         return boot::print(&format!(
@@ -146,7 +145,7 @@ fn pieces(packed: &Packed, progress: &Arc<Progress>) -> Result<(), Failure> {
     let meter = Meter::start(progress);
     let checked = packed.check(progress);
     drop(meter);
-    checked.map_err(|error| weights_failure(&error))?;
+    checked?;
     let count = packed.table().pieces.len();
     boot::print(&format!(
         "ok   digests of {count} pieces, as they were written\n"
@@ -164,7 +163,7 @@ fn revisions(files: &Files) -> Result<Vec<String>, Failure> {
     let Files::Directory(directory) = files else {
         return Ok(Vec::new());
     };
-    let told = weights::revisions_of(directory).map_err(|error| weights_failure(&error))?;
+    let told = weights::revisions_of(directory)?;
     let line = match (told.first(), target::REVISION) {
         (None, _) => "--   revision not known: nothing here states it\n".to_string(),
         // A different revision has been refused before.
@@ -184,7 +183,7 @@ fn hash(files: &Files, progress: &Arc<Progress>) -> Result<Vec<FileDigest>, Fail
         Files::Directory(directory) => weights::of_directory(directory, progress),
         Files::Packed(_) => return Err(unpacked("--digests")),
     };
-    hashed.map_err(|error| weights_failure(&error))
+    Ok(hashed?)
 }
 
 /// Prints the manifest's entries for the files, for maintainers of manifests.
@@ -192,9 +191,7 @@ fn block(files: &Files, progress: &Arc<Progress>) -> Result<(), Failure> {
     let hashed = hash(files, progress)?;
     let told = match files {
         Files::Embedded | Files::Packed(_) => Vec::new(),
-        Files::Directory(directory) => {
-            weights::revisions_of(directory).map_err(|error| weights_failure(&error))?
-        }
+        Files::Directory(directory) => weights::revisions_of(directory)?,
     };
     let told = told.first();
     let revision = told.map(|told| format!("revision = {:?}\n", told.commit));
@@ -226,15 +223,14 @@ fn model(
 ) -> Result<Runner<Backend>, Failure> {
     tell_drawn(files);
     let runner = boot::runner(files, progress, Drafting::No, || Ok(checks));
-    let runner = runner.map_err(|cause| boot::start_failure(cause.as_ref()))?;
+    let runner = runner?;
     boot::print("ok   the model, as every start checks it\n")?;
     Ok(runner)
 }
 
 /// Compares every layer on the device with the CPU.
 fn oracle(files: &Files, runner: &mut Runner<Backend>, tokens: &[TokenId]) -> Result<(), Failure> {
-    let checkpoint = files.open(Arc::default());
-    let checkpoint = checkpoint.map_err(|error| weights_failure(&error))?;
+    let checkpoint = files.open(Arc::default())?;
     let tell = |layer: &LayerFinding, seconds: f64| {
         // A closed output does not stop the comparison: the exit code still tells the outcome.
         let _ = boot::print(&format!("{layer} ({seconds:.1} s)\n"));
@@ -261,8 +257,4 @@ fn keep(runner: &mut Runner<Backend>, tokens: &[TokenId], file: &Path) -> Result
     boot::print(&format!(
         "ok   golden tokens are in {name}: `serve --golden {name}` compares them\n"
     ))
-}
-
-fn weights_failure(error: &WeightsError) -> Failure {
-    boot::start_failure(error)
 }

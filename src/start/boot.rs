@@ -120,12 +120,11 @@ pub const THREADS: usize = 1 + grammar::THREADS + 3 + engine::constraint::THREAD
 /// When files are missing, threads too few or memory too little, by what is known before anything
 /// is loaded.
 pub fn preflight(files: &Files, threads: usize) -> Result<(), Failure> {
-    let whole = files.require_whole();
-    whole.map_err(|error| start_failure(&error))?;
+    files.require_whole()?;
     log::line(version_line());
     let needed = threads + backend::threads();
     threads::require(needed).map_err(|why| Exit::Unavailable.failure(why))?;
-    ledger::preflight::<Backend>().map_err(|error| start_failure(&error))?;
+    ledger::preflight::<Backend>()?;
     if let Some(part) = backend::partition() {
         log::line(format_args!("kernels on {part}: a part of this GPU"));
     }

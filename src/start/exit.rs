@@ -89,6 +89,25 @@ pub fn start_failure(cause: &(dyn Error + Send + Sync + 'static)) -> Failure {
     exit.failure(cause)
 }
 
+/// Makes reports of a model that cannot be used from errors.
+macro_rules! reports {
+    ($($error:ty)*) => {$(
+        impl From<$error> for Failure {
+            fn from(error: $error) -> Failure {
+                start_failure(&error)
+            }
+        }
+    )*};
+}
+
+reports! { WeightsError DeviceError TooLittle }
+
+impl From<Box<dyn Error + Send + Sync>> for Failure {
+    fn from(error: Box<dyn Error + Send + Sync>) -> Failure {
+        start_failure(error.as_ref())
+    }
+}
+
 pub fn device_exit(error: &DeviceError) -> Exit {
     match error {
         DeviceError::Memory(_) => Exit::Unavailable,

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::exit::{Exit, Failure, start_failure};
+use super::exit::{Exit, Failure};
 use host::log;
 use model::backend::READER;
 use model::target;
@@ -36,7 +36,7 @@ impl Files {
                 weights::download()
             ))),
             None => Ok(Files::Embedded),
-            Some(path) => Files::at(path).map_err(|error| start_failure(&error)),
+            Some(path) => Ok(Files::at(path)?),
         }
     }
 
@@ -70,16 +70,11 @@ impl Files {
                 .find(|(known, _)| *known == name)
                 .map(|(_, content)| content.to_vec())
                 .ok_or_else(|| Exit::Config.failure(format!("{name}: is not in the binary"))),
-            Files::Directory(directory) => {
-                read_file(directory, name).map_err(|error| start_failure(&error))
-            }
-            Files::Packed(packed) => {
-                let found = packed.file(name).map_err(|error| start_failure(&error))?;
-                found.ok_or_else(|| {
-                    let problem = format!("has no {name}; pack the weights again");
-                    Exit::Config.at(packed.path(), problem)
-                })
-            }
+            Files::Directory(directory) => Ok(read_file(directory, name)?),
+            Files::Packed(packed) => packed.file(name)?.ok_or_else(|| {
+                let problem = format!("has no {name}; pack the weights again");
+                Exit::Config.at(packed.path(), problem)
+            }),
         }
     }
 

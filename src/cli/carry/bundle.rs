@@ -16,10 +16,9 @@ use super::transfer::{self, Piece, unreadable, unwritable};
 use super::{INSTALLER, SUMS, WEIGHTS};
 use crate::cli::Failure;
 use crate::start::boot::{self, Files};
-use host::beneath::{Beneath, Dir, is_own};
+use host::beneath::{Beneath, Dir, is_own, refusal};
 use host::log;
 use model::target;
-use model::weights::Progress;
 use model::weights::hex::hex;
 
 /// write a folder that installs this model on a machine without a network
@@ -56,8 +55,7 @@ const MODE_PROGRAM: u32 = 0o755;
 pub fn run(options: &Bundle) -> Result<(), Failure> {
     let shown = &options.dest;
     let files = Files::locate(options.weights.as_deref())?;
-    let opened = files.open(Arc::new(Progress::default()));
-    opened.map_err(|error| boot::start_failure(&error))?;
+    files.open(Arc::default())?;
     let carried = carried(&files)?;
     let dest = empty_folder(shown).map_err(unwritable(shown))?;
     let mut writer = Writer {
@@ -96,14 +94,13 @@ pub fn run(options: &Bundle) -> Result<(), Failure> {
 /// Makes a folder and marks it as incomplete. An existing one must be empty, or left by a run that
 /// was killed.
 fn empty_folder(path: &Path) -> io::Result<Dir> {
-    let wrong = |problem| io::Error::new(io::ErrorKind::InvalidInput, problem);
     let (parent, name) = Beneath::last(path)?;
     let parent = Dir::make(parent)?;
     let folder = match parent.look(&name)? {
         None => parent.new_folder(&name, MODE_PROGRAM)?,
         Some(_) => {
             let folder = parent.folder(&name);
-            folder.map_err(|_| wrong("is no directory; name another"))?
+            folder.map_err(|_| refusal("is no directory; name another"))?
         }
     };
     let mark = Beneath::parse(UNFINISHED).expect("a plain name");
@@ -114,7 +111,7 @@ fn empty_folder(path: &Path) -> io::Result<Dir> {
     }
     match folder.is_empty()? {
         true => folder.create(&mark, MODE).map(|_| folder),
-        false => Err(wrong("is not empty; name another directory")),
+        false => Err(refusal("is not empty; name another directory")),
     }
 }
 

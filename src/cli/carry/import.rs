@@ -15,7 +15,7 @@ use super::{SUMS, WEIGHTS};
 use crate::cli::{Exit, Failure};
 use crate::start::boot::{self, Files};
 use crate::start::meter::Meter;
-use host::beneath::{Beneath, Dir, is_own, kind};
+use host::beneath::{Beneath, Dir, is_own, kind, refusal};
 use model::target;
 use model::weights::{self, Folder, Progress, WeightsError, packed};
 
@@ -88,8 +88,7 @@ fn bundle_at(source: &Path) -> Result<Option<Dir>, Failure> {
 /// Files of a directory whose weights are those of this binary, with the digests that are known.
 fn of_directory(directory: &Path) -> Result<Weights, Failure> {
     let files = Files::locate(Some(directory))?;
-    let opened = files.open(Arc::new(Progress::default()));
-    opened.map_err(|error| boot::start_failure(&error))?;
+    files.open(Arc::default())?;
     let mut weights = carried(&files)?;
     for (name, pieces) in &mut weights {
         let mut files = target::CHECKPOINT.iter();
@@ -116,11 +115,10 @@ pub fn carried(files: &Files) -> Result<Weights, Failure> {
             Ok(Weights::from([(plain(&packed::file_name())?, vec![piece])]))
         }
         Files::Directory(directory) => {
-            let failed = |error: WeightsError| boot::start_failure(&error);
-            let folder = Folder::open(directory).map_err(failed)?;
-            let names = weights::listed(&folder).map_err(failed)?.into_iter();
+            let folder = Folder::open(directory)?;
+            let names = weights::listed(&folder)?.into_iter();
             let opened = names.map(|name| {
-                let file = folder.open_to_copy(&name).map_err(failed)?;
+                let file = folder.open_to_copy(&name)?;
                 let piece = Piece::of(file, directory.join(&name), None)?;
                 Ok((plain(&name)?, vec![piece]))
             });
@@ -165,7 +163,7 @@ fn without_part(name: &str) -> &str {
 
 /// Refuses to replace a directory that holds something else than weights.
 fn check_replaced(parent: &Dir, name: &Beneath, weights: &Weights) -> io::Result<()> {
-    let wrong = |why: String| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    let wrong = |why: String| Err(refusal(why));
     match parent.look(name)? {
         None => return Ok(()),
         Some(found) if !is_own(&found) => {
@@ -221,7 +219,7 @@ pub fn fill(
         }
     }
     transfer::run(&copies, stage.dir())?;
-    check(&stage.path()).map_err(|error| boot::start_failure(&error))?;
+    check(&stage.path())?;
     Ok(stage)
 }
 
