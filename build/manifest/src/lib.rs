@@ -49,5 +49,6 @@ pub use adopt::{Adopted, Open, Published, Source, adopt};
 pub use error::ManifestError;
 pub use files::{block as files_block, checkpoint_block};
 pub use kernels::{KernelChoice, Launcher};
+pub use shapes::camel;
 pub use target::{DerivedFile, Target, leaves, load};
 pub use weights::Part;

@@ -153,7 +153,23 @@ impl Number {
     }
 }
 
+use Number::{Bool, Single, Size};
+
 impl Shape {
+    pub fn of(
+        kind: Kind,
+        [word, name, doc]: [&'static str; 3],
+        constants: Vec<(&'static str, Number)>,
+    ) -> Shape {
+        Shape {
+            kind,
+            word,
+            name,
+            doc,
+            constants,
+        }
+    }
+
     /// Suffix of the shape's own launchers.
     pub fn snake(&self) -> String {
         self.name.to_lowercase()
@@ -371,12 +387,8 @@ impl Target {
             out.push_str("};\n");
         }
         for shape in &shapes {
-            let alone = shapes
-                .iter()
-                .filter(|other| other.kind == shape.kind)
-                .count()
-                == 1;
-            if alone && shape.kind != Kind::ATTENTION {
+            let same = |other: &&Shape| other.kind == shape.kind;
+            if shapes.iter().filter(same).count() == 1 && shape.kind != Kind::ATTENTION {
                 let _ = writeln!(out, "// The only one of its kind.");
                 let _ = writeln!(out, "using {} = {};", shape.kind_name(), shape.name);
             }
@@ -408,24 +420,22 @@ impl Target {
         let pages = window.map(|_| ("PAGES", Number::WindowPages));
         let mut constants = stated("attention", attention);
         constants.extend([
-            ("VALUE_DIM", Number::Size(each.value_dim)),
-            ("ROTARY_DIM", Number::Size(rotary_dim)),
+            ("VALUE_DIM", Size(each.value_dim)),
+            ("ROTARY_DIM", Size(rotary_dim)),
             ("ROPE", Number::Rope(rope.0, rope.1)),
-            ("SCALE", Number::Single(scale as f32)),
+            ("SCALE", Single(scale as f32)),
         ]);
         constants.extend(self.switches(Kind::ATTENTION));
         constants.extend([
             ("WINDOW", Number::Window(attention.window)),
-            ("SINKS", Number::Bool(traits.has(Switch::Sinks))),
+            ("SINKS", Bool(traits.has(Switch::Sinks))),
         ]);
         constants.extend(pages);
-        Shape {
-            doc: each.doc,
-            word: each.table(),
-            name: each.name,
-            kind: Kind::ATTENTION,
+        Shape::of(
+            Kind::ATTENTION,
+            [each.table(), each.name, each.doc],
             constants,
-        }
+        )
     }
 
     fn latent_shape(&self) -> Option<Shape> {
@@ -436,13 +446,8 @@ impl Target {
         let mut constants = vec![("Attention", Number::Shape("Full"))];
         constants.extend(stated("latent", latent));
         constants.push(("TEMPERATURE", growth));
-        Some(Shape {
-            doc: "Attention over latents.",
-            word: "latent",
-            name: "Latent",
-            kind: Kind::LATENT,
-            constants,
-        })
+        let names = ["latent", "Latent", "Attention over latents."];
+        Some(Shape::of(Kind::LATENT, names, constants))
     }
 
     /// Columns of the output projection after an attention.
@@ -457,78 +462,61 @@ impl Target {
         let moe = self.model.moe.as_ref()?;
         let rounds = self.leaf.numbers.experts_rows == Rows::Nvfp4;
         let width = moe.latent.unwrap_or(self.model.hidden);
-        let (shared, none) = (Number::Size(self.padded(moe.shared())), Number::Size(0));
+        let (shared, none) = (Size(self.padded(moe.shared())), Size(0));
         let (shared, beside) = match self.beside() {
             false => (shared, none),
             true => (none, shared),
         };
         let mut constants = stated("moe", moe);
         constants.extend([
-            (
-                "INTERMEDIATE",
-                Number::Size(self.padded_inner(moe.intermediate)),
-            ),
-            ("WIDTH", Number::Size(self.padded(width))),
-            ("LATENT", Number::Bool(moe.latent.is_some())),
+            ("INTERMEDIATE", Size(self.padded_inner(moe.intermediate))),
+            ("WIDTH", Size(self.padded(width))),
+            ("LATENT", Bool(moe.latent.is_some())),
             ("SHARED", shared),
             (
                 "SHARED_GATED",
-                Number::Bool(self.traits().feed_forward == Beside::SharedExpert),
+                Bool(self.traits().feed_forward == Beside::SharedExpert),
             ),
             ("BESIDE", beside),
         ]);
         constants.extend(self.switches(Kind::EXPERTS));
         let scale = moe.scale.unwrap_or(1.0) as f32;
         constants.extend([
-            ("WEIGHT_SCALE", Number::Single(scale)),
-            ("ROWS_NVFP4", Number::Bool(rounds)),
-            ("SCALED", Number::Bool(self.has(Switch::ExpertsScaled))),
+            ("WEIGHT_SCALE", Single(scale)),
+            ("ROWS_NVFP4", Bool(rounds)),
+            ("SCALED", Bool(self.has(Switch::ExpertsScaled))),
             ("ACTIVATION", Number::Activation(self.traits().activation)),
         ]);
-        Some(Shape {
-            doc: "Mixture of experts.",
-            word: "moe",
-            name: "Moe",
-            kind: Kind::EXPERTS,
-            constants,
-        })
+        let names = ["moe", "Moe", "Mixture of experts."];
+        Some(Shape::of(Kind::EXPERTS, names, constants))
     }
 
     /// Constants that switches of the family set in the shapes of a kind.
     fn switches(&self, kind: Kind) -> impl Iterator<Item = (&'static str, Number)> {
         let constants = self.traits().constants(kind);
-        constants.map(|(name, is_on)| (name, Number::Bool(is_on)))
+        constants.map(|(name, is_on)| (name, Bool(is_on)))
     }
 
     fn mlp_shape(&self) -> Option<Shape> {
         let mlp = self.model.mlp.as_ref()?;
-        Some(Shape {
-            doc: "A gated MLP.",
-            word: "mlp",
-            name: "Mlp",
-            kind: Kind::MLP,
-            constants: vec![
-                (
-                    "INTERMEDIATE",
-                    Number::Size(self.padded_inner(mlp.intermediate)),
-                ),
-                ("ACTIVATION", Number::Activation(self.traits().activation)),
-            ],
-        })
+        let constants = vec![
+            ("INTERMEDIATE", Size(self.padded_inner(mlp.intermediate))),
+            ("ACTIVATION", Number::Activation(self.traits().activation)),
+        ];
+        Some(Shape::of(
+            Kind::MLP,
+            ["mlp", "Mlp", "A gated MLP."],
+            constants,
+        ))
     }
 
     fn both_shape(&self) -> Option<Shape> {
         let parts = self.model.feed_forward();
-        parts.contains(&FeedForward::Both).then(|| Shape {
-            doc: "An MLP and experts beside each other.",
-            word: "both",
-            name: "Both",
-            kind: Kind::BOTH,
-            constants: vec![
-                ("Mlp", Number::Shape("Mlp")),
-                ("Experts", Number::Shape("Moe")),
-            ],
-        })
+        let shapes = [("Mlp", "Mlp"), ("Experts", "Moe")];
+        let constants = shapes.map(|(name, shape)| (name, Number::Shape(shape)));
+        let names = ["both", "Both", "An MLP and experts beside each other."];
+        let both = parts.contains(&FeedForward::Both);
+        both.then(|| Shape::of(Kind::BOTH, names, constants.into()))
     }
 }
 
@@ -622,7 +610,7 @@ fn score_growth(attention: &Attention) -> f64 {
 }
 
 /// `rms_norm` as `RmsNorm`.
-pub(crate) fn camel(name: &str) -> String {
+pub fn camel(name: &str) -> String {
     let words = name
         .split('_')
         .map(|word| word[..1].to_uppercase() + &word[1..]);

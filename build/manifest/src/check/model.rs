@@ -130,12 +130,6 @@ impl File {
         self.rule(holds, key, shown, &range.rule())
     }
 
-    /// The first count is a multiple of the second.
-    fn multiple(&self, [(key, value), (of, divisor)]: [(&str, u64); 2]) -> Rule {
-        let rule = format!("must be a multiple of {of} = {divisor}");
-        self.rule(value.is_multiple_of(divisor), key, value, &rule)
-    }
-
     fn mtp_rules(&self, mtp: &Mtp, vocab: u64) -> Rule {
         mtp.draft_ids.map_or(Ok(()), |ids| {
             let rule = format!("must be a multiple of {PANEL_ROWS}, {TOP_K} ..= vocab = {vocab}");
@@ -281,24 +275,15 @@ impl File {
         let rule = format!("{table}.rope_scaling is another change of the same");
         let alone = yarn.is_none() || rope_scaling.is_none();
         self.rule(alone, &key("yarn"), "stated", &rule)?;
-        let low = rope_scaling.as_ref().map(|scaling| {
-            let [low, high] = [scaling.low_freq_factor, scaling.high_freq_factor];
-            (
-                "rope_scaling.high_freq_factor",
-                high,
-                "low_freq_factor",
-                low,
-            )
+        let low = rope_scaling.as_ref().map(|it| {
+            let names = ["rope_scaling.high_freq_factor", "low_freq_factor"];
+            (names, [it.high_freq_factor, it.low_freq_factor])
         });
-        let slow = yarn.as_ref().map(|yarn| {
-            (
-                "yarn.beta_fast",
-                yarn.beta_fast,
-                "beta_slow",
-                yarn.beta_slow,
-            )
+        let slow = yarn.as_ref().map(|it| {
+            let names = ["yarn.beta_fast", "beta_slow"];
+            (names, [it.beta_fast, it.beta_slow])
         });
-        for (name, high, low_name, low) in low.into_iter().chain(slow) {
+        for ([name, low_name], [high, low]) in low.into_iter().chain(slow) {
             let rule = format!("must be above {low_name} = {low}");
             self.rule(high > low, &key(name), high, &rule)?;
         }

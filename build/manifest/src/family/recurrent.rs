@@ -66,13 +66,8 @@ fn delta(target: &Target) -> Shape {
         ("MAMBA", shapes::Number::Bool(mamba.is_some())),
         ("NORM", shapes::Number::Size(normed)),
     ];
-    Shape {
-        doc,
-        word: of.name,
-        name: of.block,
-        kind: Kind::DELTA,
-        constants: numbers.into_iter().chain(rule).collect(),
-    }
+    let constants = numbers.into_iter().chain(rule).collect();
+    Shape::of(Kind::DELTA, [of.name, of.block, doc], constants)
 }
 
 fn columns(key: &'static str, model: &Model) -> ((&'static str, u64), u64) {
