@@ -9,7 +9,7 @@ use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use super::Graph;
-use super::action::{Action, ActionId, Function, Place, Source, Work, slug};
+use super::action::{Action, ActionId, Function, Source, Work, slug};
 use super::digest::{self, Digest};
 use super::error::Error;
 use super::explain::{self, Reason};
@@ -525,10 +525,7 @@ impl Site {
     /// Makes the folder of an output, without an earlier run's output, which must not pass for this
     /// one.
     fn clear(&self, output: &super::action::Output) -> Result<(), Error> {
-        let path = match output.place {
-            Place::Folder => self.work.join(&output.path),
-            Place::Cache => self.cache.join(&output.path),
-        };
+        let path = output.within(&self.work, &self.cache);
         store::remove_all(&path).map_err(Error::io("remove", &path))?;
         make_parent(&path)
     }

@@ -213,10 +213,7 @@ impl Store {
             label: action.label.clone(),
             output: output.path.clone(),
         };
-        let mut from = match output.place {
-            Place::Folder => work.join(&output.path),
-            Place::Cache => cache.join(&output.path),
-        };
+        let mut from = output.within(work, cache);
         let metadata = fs::symlink_metadata(&from).map_err(|_| missing())?;
         let right_form = match output.form {
             Form::File => metadata.is_file(),
