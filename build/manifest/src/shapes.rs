@@ -106,28 +106,27 @@ impl Number {
             Number::Size(value) => ("usize", value.to_string()),
             Number::Bool(value) => ("bool", value.to_string()),
             Number::Single(value) => ("f32", format!("{value:?}")),
-            Number::Activation(value) => {
-                let kind = "crate::shapes::Activation";
-                (kind, format!("{kind}::{value:?}"))
-            }
-            Number::Rope(theta, scaling) => {
-                let rope =
-                    format!("crate::shapes::Rope {{ theta: {theta:?}, scaling: {scaling} }}");
-                ("crate::shapes::Rope", rope)
-            }
+            Number::Activation(value) => (
+                "crate::shapes::Activation",
+                format!("crate::shapes::Activation::{value:?}"),
+            ),
+            Number::Rope(theta, scaling) => (
+                "crate::shapes::Rope",
+                format!("crate::shapes::Rope {{ theta: {theta:?}, scaling: {scaling} }}"),
+            ),
             Number::Window(positions) => ("Option<usize>", format!("{positions:?}")),
             Number::Temperature(growth) => {
-                let kind = "crate::shapes::Temperature";
-                let value = growth.map_or("None".to_string(), |(beta, original)| {
+                let some = |(beta, original)| {
+                    let kind = "crate::shapes::Temperature";
                     format!("Some({kind} {{ beta: {beta:?}, original: {original} }})")
-                });
-                let text = format!("const {name}: Option<{kind}> = {value};");
-                return text;
+                };
+                let value = growth.map_or("None".to_string(), some);
+                ("Option<crate::shapes::Temperature>", value)
             }
-            Number::WindowPages => {
-                let group = "crate::shapes::PageGroup";
-                (group, format!("{group}::Window"))
-            }
+            Number::WindowPages => (
+                "crate::shapes::PageGroup",
+                "crate::shapes::PageGroup::Window".to_string(),
+            ),
             Number::Shape(shape) => return format!("type {name} = {shape};"),
         };
         format!("const {name}: {kind} = {value};")
@@ -249,11 +248,8 @@ impl Target {
             }
             out.push_str("}\n");
         }
-        for shape in self
-            .shapes()
-            .iter()
-            .filter(|shape| shape.kind == Kind::DELTA)
-        {
+        let mut shapes = self.shapes().into_iter();
+        if let Some(shape) = shapes.find(|shape| shape.kind == Kind::DELTA) {
             let doc = "Recurrent mixer of the model, whatever its rule.";
             let _ = writeln!(out, "/// {doc}\npub type Recurrent = {};", shape.name);
         }
@@ -302,21 +298,13 @@ impl Target {
             );
         }
         out.push_str("        }\n    };\n}\npub(crate) use with_blocks;\n");
-        let blocks = self.layer_blocks();
-        let blocks: Vec<_> = blocks.into_iter().map(blocks_text).collect();
-        let doc = "Mixer and feed-forward of each layer.";
-        let blocks = format!(
-            "LAYER_BLOCKS: [[Option<Shape>; 2]; LAYERS] = [{}]",
-            blocks.join(", ")
-        );
-        item(out, doc, &blocks);
-        let blocks = blocks_text(self.prediction_blocks());
-        let doc = "Blocks of the multi-token-prediction layer.";
-        item(
-            out,
-            doc,
-            &format!("PREDICTION_BLOCKS: [Option<Shape>; 2] = {blocks}"),
-        );
+        let blocks: Vec<_> = layers.iter().copied().map(blocks_text).collect();
+        let blocks = blocks.join(", ");
+        let blocks = format!("LAYER_BLOCKS: [[Option<Shape>; 2]; LAYERS] = [{blocks}]");
+        item(out, "Mixer and feed-forward of each layer.", &blocks);
+        let blocks = blocks_text(prediction);
+        let blocks = format!("PREDICTION_BLOCKS: [Option<Shape>; 2] = {blocks}");
+        item(out, "Blocks of the multi-token-prediction layer.", &blocks);
     }
 
     /// Names of the shapes of each layer's mixer and feed-forward.

@@ -191,10 +191,8 @@ impl Store {
         work: &Path,
         cache: &Path,
     ) -> Result<Vec<Stored>, Error> {
-        let mut outputs = Vec::with_capacity(action.outputs.len());
-        for output in &action.outputs {
-            outputs.push(self.keep_output(action, output, work, cache)?);
-        }
+        let kept = |output| self.keep_output(action, output, work, cache);
+        let outputs: Vec<_> = action.outputs.iter().map(kept).collect::<Result<_, _>>()?;
         let record: String = outputs.iter().map(line_of).collect();
         let (half, path) = (work.join(".record"), self.record_path(key));
         fs::write(&half, record).map_err(Error::io("write", &half))?;
