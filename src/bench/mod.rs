@@ -204,17 +204,17 @@ fn write(path: &Path, text: &str) -> Result<(), Failure> {
 }
 
 fn file_failure(path: &Path, cause: &dyn fmt::Display) -> Failure {
-    Failure::new(Exit::Io, format!("{}: {cause}", path.display()))
+    Exit::Io.failure(format!("{}: {cause}", path.display()))
 }
 
 /// Report of an option that makes no sense; the text says which and why.
 fn usage(text: impl fmt::Display) -> Failure {
-    Failure::new(Exit::Usage, text)
+    Exit::Usage.failure(text)
 }
 
 /// Report of a server that cannot be asked, or answers no more.
 fn unavailable(text: impl fmt::Display) -> Failure {
-    Failure::new(Exit::Unavailable, text)
+    Exit::Unavailable.failure(text)
 }
 
 #[cfg(test)]

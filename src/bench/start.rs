@@ -127,10 +127,10 @@ fn here(files: &Files, tell: impl FnOnce(&Report) -> Result<(), Failure>) -> Res
     let limits = Limits::of(&target::FACTS);
     let started = boot::engine(files, &progress, None, limits.into());
     let (engine, thread, chat) = (started.handle, started.thread, started.chat);
-    let broken = || Failure::new(Exit::Internal, "a thread broke down");
+    let broken = || Exit::Internal.failure("a thread broke down");
     let runtime = tokio::runtime::Builder::new_current_thread().build();
     let runtime =
-        runtime.map_err(|cause| Failure::new(Exit::Internal, format!("no waiting: {cause}")))?;
+        runtime.map_err(|cause| Exit::Internal.failure(format!("no waiting: {cause}")))?;
     runtime.block_on(boot::chat_of(chat))?;
     let text_s = begun.elapsed().as_secs_f64();
     let serving = runtime.block_on(boot::reached(&engine, Phase::Serving)) == Phase::Serving;
@@ -176,7 +176,7 @@ fn stages(begun: Instant, total_s: f64, progress: &Progress) -> Vec<StageFigures
 
 /// Starts the model in a process of its own; with the time that it takes to become one.
 fn process(weights: Option<&Path>) -> Result<Report, Failure> {
-    let failed = |cause: String| Failure::new(Exit::Internal, format!("a run failed: {cause}"));
+    let failed = |cause: String| Exit::Internal.failure(format!("a run failed: {cause}"));
     let this = std::env::current_exe().map_err(|cause| failed(cause.to_string()))?;
     let mut command = Command::new(this);
     command.args(["bench", "start"]).args(weights);
@@ -196,7 +196,7 @@ fn process(weights: Option<&Path>) -> Result<Report, Failure> {
         let message = format!("a run failed: {}\n{}", output.status, said.trim_end());
         let exit = output.status.code().and_then(Exit::of_code);
         let exit = exit.unwrap_or(Exit::Internal);
-        return Err(Failure::new(exit, message));
+        return Err(exit.failure(message));
     }
     let wall_s = read.map_err(|cause| failed(cause.to_string()))?;
     let report: Report =

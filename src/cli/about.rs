@@ -45,9 +45,7 @@ const PUBLIC_KEY: &str = include_str!("../../packaging/atlas.pub");
 pub fn run(options: &About) -> Result<(), Failure> {
     if options.licences {
         let own = std::env::current_exe().and_then(|path| licences(&path));
-        return boot::print(
-            &own.map_err(|why| Failure::new(Exit::Io, format!("--licences: {why}")))?,
-        );
+        return boot::print(&own.map_err(|why| Exit::Io.failure(format!("--licences: {why}")))?);
     }
     if options.public_key {
         return boot::print(public_key(PUBLIC_KEY)?);
@@ -91,7 +89,7 @@ fn public_key(text: &str) -> Result<&str, Failure> {
         Some(_) => Ok(text),
         None => {
             let why = "--public-key: this binary was built before releases had a key";
-            Err(Failure::new(Exit::Config, why))
+            Err(Exit::Config.failure(why))
         }
     }
 }

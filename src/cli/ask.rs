@@ -37,12 +37,12 @@ pub fn run(options: &Try) -> Result<(), Failure> {
     let key = options.key_file.as_deref().map(|path| {
         let text = operator_file::text(path, keys::FILE_BYTES_MAX);
         let text = text.map(|text| text.trim().to_string());
-        text.map_err(|why| Failure::new(Exit::Io, format!("--key-file {}: {why}", path.display())))
+        text.map_err(|why| Exit::Io.failure(format!("--key-file {}: {why}", path.display())))
     });
-    let endpoint = Endpoint::parse(&options.url, key.transpose()?)
-        .map_err(|why| Failure::new(Exit::Usage, why))?;
+    let endpoint =
+        Endpoint::parse(&options.url, key.transpose()?).map_err(|why| Exit::Usage.failure(why))?;
     let runtime = Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|why| Failure::new(Exit::Internal, why))?;
+    let runtime = runtime.map_err(|why| Exit::Internal.failure(why))?;
     let answered = runtime.block_on(async {
         let mut connection = endpoint.connect().await.map_err(|why| {
             let binary = model::target::BINARY;
@@ -53,6 +53,6 @@ pub fn run(options: &Try) -> Result<(), Failure> {
         let write = |text: &str| boot::print(text).map_err(|failure| failure.message);
         connection.answer(&model, &options.prompt, write).await
     });
-    answered.map_err(|why| Failure::new(Exit::Unavailable, why))?;
+    answered.map_err(|why| Exit::Unavailable.failure(why))?;
     boot::print("\n")
 }

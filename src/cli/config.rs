@@ -53,7 +53,7 @@ pub fn read(command: &[&str], arguments: &[&str]) -> Result<Merged, Reading> {
     };
     let wrong = |why: String| {
         let message = format!("{FLAG} {}: {why}", path.display());
-        Reading::File(Failure::new(Exit::Config, message))
+        Reading::File(Exit::Config.failure(message))
     };
     let table = load(path).map_err(wrong)?;
     let (added, of_file) = added(&table, &of_flags).map_err(wrong)?;

@@ -5,9 +5,8 @@ mod settings;
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
-use std::str::FromStr;
 
-use argh::{ArgsInfo, FromArgs};
+use argh::{ArgsInfo, FromArgValue, FromArgs};
 use serde_json::json;
 
 use model::target;
@@ -58,7 +57,7 @@ const OUTPUT_TOKENS: usize = target::MAX_CONTEXT / 4;
 /// Variable from which Codex takes the key.
 const CODEX_KEY: &str = "ATLAS_KEY";
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromArgValue)]
 enum Client {
     Claude,
     Codex,
@@ -71,33 +70,8 @@ enum Client {
     Litellm,
     Llm,
     Langchain,
+    #[argh(name = "ai-sdk")]
     AiSdk,
-}
-
-const CLIENTS: [(&str, Client); 12] = [
-    ("claude", Client::Claude),
-    ("codex", Client::Codex),
-    ("opencode", Client::Opencode),
-    ("qwen", Client::Qwen),
-    ("cline", Client::Cline),
-    ("aider", Client::Aider),
-    ("continue", Client::Continue),
-    ("openwebui", Client::Openwebui),
-    ("litellm", Client::Litellm),
-    ("llm", Client::Llm),
-    ("langchain", Client::Langchain),
-    ("ai-sdk", Client::AiSdk),
-];
-
-impl FromStr for Client {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Client, String> {
-        let found = CLIENTS.iter().find(|(name, _)| *name == text);
-        let names = CLIENTS.map(|(name, _)| name).join(", ");
-        let client = found.map(|(_, client)| *client);
-        client.ok_or_else(|| format!("must be one of {names}"))
-    }
 }
 
 /// Prints the settings, or becomes the client.
@@ -106,7 +80,7 @@ impl FromStr for Client {
 /// If an option cannot be written into a file of settings as it is, or the client cannot be
 /// started.
 pub fn run(options: &Connect) -> Result<(), Failure> {
-    let usage = |why: &str| Failure::new(Exit::Usage, why);
+    let usage = |why: &str| Exit::Usage.failure(why);
     let Connect {
         url, model, key, ..
     } = options;
@@ -129,18 +103,17 @@ pub fn run(options: &Connect) -> Result<(), Failure> {
             false => boot::print(&settings::of(options)),
         };
     }
-    let Some(start) = start(options) else {
+    let Some((program, variables, arguments)) = start(options) else {
         return Err(usage(
             "--run starts claude, codex or opencode, which can be told all by their command line: \
              print the settings of the others instead",
         ));
     };
-    let program = start.program;
     let mut command = Command::new(program);
-    command.envs(start.variables).args(start.arguments);
+    command.envs(variables).args(arguments);
     let why = command.args(&options.arguments).exec();
     let message = format!("cannot start {program}: {why}; install it first");
-    Err(Failure::new(Exit::Unavailable, message))
+    Err(Exit::Unavailable.failure(message))
 }
 
 /// Address without a slash at its end.
@@ -204,16 +177,12 @@ fn opencode(options: &Connect) -> serde_json::Value {
     })
 }
 
-/// A client's command with the settings.
-struct Start {
-    program: &'static str,
-    variables: Vec<(&'static str, String)>,
-    arguments: Vec<String>,
-}
+/// Program, variables and arguments of a client's command with the settings.
+type Start = (&'static str, Vec<(&'static str, String)>, Vec<String>);
 
 /// Command that starts a client; None for a client that no command starts.
 fn start(options: &Connect) -> Option<Start> {
-    let (program, variables, arguments) = match options.client {
+    Some(match options.client {
         Client::Claude => {
             let arguments = CLAUDE_ARGUMENTS.map(str::to_string);
             ("claude", claude(options), arguments.to_vec())
@@ -230,11 +199,6 @@ fn start(options: &Connect) -> Option<Start> {
             ("opencode", variables, Vec::new())
         }
         _ => return None,
-    };
-    Some(Start {
-        program,
-        variables,
-        arguments,
     })
 }
 
@@ -256,8 +220,10 @@ mod tests {
 
     #[test]
     fn every_client_is_told_address_model_and_key() {
-        for (name, client) in CLIENTS {
-            assert_eq!(name.parse(), Ok(client));
+        let names = "claude codex opencode qwen cline aider continue openwebui litellm llm \
+                     langchain ai-sdk";
+        for name in names.split(' ') {
+            let client = Client::from_arg_value(name).unwrap();
             let text = settings::of(&of(client));
             assert!(
                 text.contains("http://host:9") && !text.contains(":9//"),
@@ -267,7 +233,7 @@ mod tests {
             assert!(client == Client::Openwebui || model, "{text}");
             assert!(text.contains('k'), "{text}");
         }
-        assert!("emacs".parse::<Client>().is_err());
+        assert!(Client::from_arg_value("emacs").is_err());
     }
 
     #[test]
@@ -294,12 +260,12 @@ mod tests {
 
     #[test]
     fn what_is_started_gets_what_is_printed() {
-        let claude = start(&of(Client::Claude)).unwrap();
-        let (_, url) = &claude.variables[0];
-        assert_eq!((claude.program, url.as_str()), ("claude", "http://host:9"));
-        let codex = start(&of(Client::Codex)).unwrap();
+        let (program, variables, _) = start(&of(Client::Claude)).unwrap();
+        let (_, url) = &variables[0];
+        assert_eq!((program, url.as_str()), ("claude", "http://host:9"));
+        let (_, _, arguments) = start(&of(Client::Codex)).unwrap();
         let pair = "model_providers.atlas.base_url=\"http://host:9/v1\"";
-        assert!(codex.arguments.iter().any(|argument| argument == pair));
+        assert!(arguments.iter().any(|argument| argument == pair));
         assert!(start(&of(Client::Litellm)).is_none());
     }
 
@@ -316,10 +282,10 @@ mod tests {
             let told = settings::of(&of(client));
             assert!(told.contains(&context), "{client:?}");
         }
-        let claude = start(&of(Client::Claude)).unwrap();
+        let (_, variables, arguments) = start(&of(Client::Claude)).unwrap();
         let told = ("CLAUDE_CODE_MAX_CONTEXT_TOKENS", context);
-        assert!(claude.variables.contains(&told));
-        assert_eq!(claude.arguments, CLAUDE_ARGUMENTS);
+        assert!(variables.contains(&told));
+        assert_eq!(arguments, CLAUDE_ARGUMENTS);
         let codex: toml::Table = settings::of(&of(Client::Codex)).parse().unwrap();
         let told = |name: &str| codex[name].as_integer().unwrap() as usize;
         assert_eq!(told("model_context_window"), target::MAX_CONTEXT);

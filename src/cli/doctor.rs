@@ -137,7 +137,7 @@ fn weights(directory: Option<&Path>) -> (Finding, Layout) {
 fn opened(directory: Option<&Path>) -> Result<(String, Layout), Failure> {
     let files = Files::locate(directory)?;
     let opened = files.open(Arc::new(Progress::default()));
-    let checkpoint = opened.map_err(|error| Failure::new(Exit::Config, error))?;
+    let checkpoint = opened.map_err(|error| Exit::Config.failure(error))?;
     if !target::TOKENIZER_FILE.is_empty() {
         boot::chat_model(&files)?;
     }

@@ -38,9 +38,9 @@ pub fn run(file: &Path, weights: Option<&Path>) -> Result<(), Failure> {
     let progress = Arc::new(Progress::default());
     let checks = Checks::new(&files, Some(&boot::chat_model(&files)?), None)?;
     let runner = boot::runner(&files, &progress, Drafting::Yes, || Ok(checks));
-    let mut runner = runner.map_err(|error| boot::start_failure(error.as_ref()))?;
+    let mut runner = runner?;
     let found =
-        acceptance(&mut runner, &exchanges).map_err(|error| Failure::new(Exit::Internal, error))?;
+        acceptance(&mut runner, &exchanges).map_err(|error| Exit::Internal.failure(error))?;
     boot::print(&line(exchanges.len(), found))
 }
 
@@ -54,17 +54,14 @@ fn line(replies: usize, found: Acceptance) -> String {
 }
 
 fn exchanges(file: &Path) -> Result<Vec<Exchange>, Failure> {
-    let io = |error| Failure::new(Exit::Io, format!("{}: {error}", file.display()));
-    let text = operator_file::text(file, FILE_BYTES_MAX).map_err(io)?;
-    let lines = text.lines().enumerate();
-    lines
-        .map(|(index, line)| {
-            exchange(line).map_err(|problem| {
-                let line = format!("{}, line {}", file.display(), index + 1);
-                Failure::new(Exit::Usage, format!("{line}: {problem}"))
-            })
+    let text = operator_file::text(file, FILE_BYTES_MAX).map_err(|why| Exit::Io.at(file, why))?;
+    let read = |(index, line)| {
+        exchange(line).map_err(|problem| {
+            let line = format!("{}, line {}", file.display(), index + 1);
+            Exit::Usage.failure(format!("{line}: {problem}"))
         })
-        .collect()
+    };
+    text.lines().enumerate().map(read).collect()
 }
 
 fn exchange(line: &str) -> Result<Exchange, String> {

@@ -61,21 +61,21 @@ fn request(options: &Generate) -> Request {
 /// Error that names the argument instead of the request's field.
 fn refused(error: Error) -> Failure {
     let Error::Request { field, problem } = error else {
-        return Failure::new(Exit::Internal, error);
+        return Exit::Internal.failure(error);
     };
     let argument = match field.as_deref() {
         Some("max_tokens") => "--max-tokens",
         Some("temperature") => "--temperature",
         _ => "PROMPT",
     };
-    Failure::new(Exit::Usage, format!("{argument}: {problem}"))
+    Exit::Usage.failure(format!("{argument}: {problem}"))
 }
 
 /// The answer goes to standard output; what the model thinks before it to standard error.
 fn print_reply(stream: Stream) -> Result<(), Failure> {
     let mut thinks = false;
     for piece in stream {
-        match piece.map_err(|error| Failure::new(Exit::Internal, error))? {
+        match piece.map_err(|error| Exit::Internal.failure(error))? {
             Piece::Reasoning(text) => {
                 thinks = true;
                 tell(&text);

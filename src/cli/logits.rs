@@ -61,21 +61,17 @@ pub struct Logits {
 pub fn run(options: &Logits) -> Result<(), Failure> {
     if options.layers == 0 || options.layers > target::LAYERS {
         let text = format!("--layers: 1 to {}, not {}", target::LAYERS, options.layers);
-        return Err(Failure::new(Exit::Usage, text));
+        return Err(Exit::Usage.failure(text));
     }
     routed(options.routers.is_some(), ROUTER_LOGITS)?;
     let tokens = tokens(options)?;
     let progress = Arc::new(Progress::default());
     let meter = Meter::start(&progress);
-    let checkpoint = Files::at(&options.weights)
-        .and_then(|files| files.open_layers(options.layers, progress))
-        .map_err(|error| boot::start_failure(&error))?
-        .without_prediction();
+    let checkpoint = Files::at(&options.weights)?.open_layers(options.layers, progress)?;
+    let checkpoint = checkpoint.without_prediction();
     boot::tell_doubts(&checkpoint);
-    let internal = |error| Failure::new(Exit::Internal, error);
-    let device = backend::open().map_err(|error| boot::start_failure(&error))?;
-    let mut runner =
-        boot::load(device, &checkpoint).map_err(|error| boot::start_failure(error.as_ref()))?;
+    let internal = |error| Exit::Internal.failure(error);
+    let mut runner = boot::load(backend::open()?, &checkpoint)?;
     drop(meter);
     let mut out = Floats::create(&options.out)?;
     let mut routers = options.routers.as_deref().map(Floats::create).transpose()?;
@@ -129,7 +125,7 @@ struct Floats<'a> {
 
 impl Floats<'_> {
     fn create(path: &Path) -> Result<Floats<'_>, Failure> {
-        let file = Output::create(path).map_err(|error| unwritable(path, &error))?;
+        let file = Output::create(path).map_err(unwritable(path))?;
         let file = BufWriter::new(file);
         Ok(Floats { path, file })
     }
@@ -138,13 +134,13 @@ impl Floats<'_> {
         let mut bytes = values.iter().map(|value| value.to_le_bytes());
         bytes
             .try_for_each(|bytes| self.file.write_all(&bytes))
-            .map_err(|error| unwritable(self.path, &error))
+            .map_err(unwritable(self.path))
     }
 
     fn finish(self) -> Result<(), Failure> {
         let whole = self.file.into_inner().map_err(|error| error.into_error());
         let finished = whole.and_then(Output::finish);
-        finished.map_err(|error| unwritable(self.path, &error))
+        finished.map_err(unwritable(self.path))
     }
 }
 
@@ -152,17 +148,15 @@ impl Floats<'_> {
 fn routed(wanted: bool, logits: usize) -> Result<(), Failure> {
     let text = "--routers: the layers of this model have no router; leave it out";
     match wanted && logits == 0 {
-        true => Err(Failure::new(Exit::Usage, text)),
+        true => Err(Exit::Usage.failure(text)),
         false => Ok(()),
     }
 }
 
 fn tokens(options: &Logits) -> Result<Vec<TokenId>, Failure> {
-    let name = options.tokens.display();
-    let io = |error| Failure::new(Exit::Io, format!("{name}: {error}"));
-    let wrong = |text: String| Failure::new(Exit::Usage, format!("{name}: {text}"));
-    let text = operator_file::text(&options.tokens, TOKENS_BYTES_MAX).map_err(io)?;
-    parse(&text).map_err(wrong)
+    let file = &options.tokens;
+    let text = operator_file::text(file, TOKENS_BYTES_MAX).map_err(|why| Exit::Io.at(file, why))?;
+    parse(&text).map_err(|problem| Exit::Usage.at(file, problem))
 }
 
 fn parse(text: &str) -> Result<Vec<TokenId>, String> {

@@ -92,7 +92,7 @@ impl Verb {
             Connect(_) | Try(_) => LOOK_UP,
             _ => boot::THREADS + backend::threads() + threads::cores() + METER,
         };
-        threads::require(needed).map_err(|why| Failure::new(Exit::Unavailable, why))
+        threads::require(needed).map_err(|why| Exit::Unavailable.failure(why))
     }
 }
 
@@ -139,7 +139,7 @@ fn parse_serve(program: &str, arguments: &[&str]) -> Parsed {
 fn ended(early: EarlyExit) -> Parsed {
     match early.status {
         Ok(()) => Parsed::Say(early.output),
-        Err(()) => Parsed::Wrong(Failure::new(Exit::Usage, early.output)),
+        Err(()) => Parsed::Wrong(Exit::Usage.failure(early.output)),
     }
 }
 

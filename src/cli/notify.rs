@@ -44,7 +44,7 @@ impl Notifier {
         let open = || Ok((UnixDatagram::unbound()?, address(name.as_os_str())?));
         let to = open().map_err(|error: io::Error| {
             let name = name.display();
-            Failure::new(Exit::Usage, format!("--notify-socket {name}: {error}"))
+            Exit::Usage.failure(format!("--notify-socket {name}: {error}"))
         })?;
         Ok(Notifier { to: Some(to) })
     }

@@ -1,6 +1,5 @@
 //! `pack`: weights as the kernels of this binary read them, in one file.
 
-use std::fs::File;
 use std::io;
 use std::num::NonZero;
 use std::path::PathBuf;
@@ -20,7 +19,7 @@ use model::ops::Device;
 use model::target;
 use model::weights::packed::Writer;
 use model::weights::packed::table::VECTOR;
-use model::weights::{self, Checkpoint, Layout, Progress, Stage, WeightsError};
+use model::weights::{self, Checkpoint, Layout, Progress, Stage};
 use text::template::special;
 
 /// write the weights as the kernels of this binary read them, into one file that `serve FILE`
@@ -42,15 +41,6 @@ const THREADS_MAX: usize = 4;
 /// Most threads if weights are first rounded to another format, which takes ten times as long.
 const ROUNDING_MAX: usize = 16;
 
-/// Why a file was not written.
-#[derive(Debug, thiserror::Error)]
-enum Stopped {
-    #[error("{0}")]
-    Weights(#[from] WeightsError),
-    #[error("{0}")]
-    Writing(#[from] io::Error),
-}
-
 /// Writes the file under another name beside `FILE` until it is complete.
 ///
 /// # Errors
@@ -59,25 +49,21 @@ pub fn run(options: &Pack) -> Result<(), Failure> {
     let dest = &options.file;
     let files = Files::locate(Some(&options.weights))?;
     if let Files::Packed(packed) = &files {
-        let message = format!("{}: is packed already", packed.path().display());
-        return Err(Failure::new(Exit::Usage, message));
+        return Err(Exit::Usage.at(packed.path(), "is packed already"));
     }
     let progress = Arc::new(Progress::default());
-    let checkpoint = files.open(progress.clone());
-    let checkpoint = checkpoint.map_err(|error| boot::start_failure(&error))?;
+    let checkpoint = files.open(progress.clone())?;
     let texts = texts(&files)?;
-    let output = Output::create(dest).map_err(|why| unwritable(dest, &why))?;
+    let unwritten = unwritable(dest);
+    let output = Output::create(dest).map_err(unwritten)?;
     enough(output.folder(), bytes_max(&texts))?;
     let meter = Meter::start(&progress);
     progress.enter(Stage::Packing);
-    let written = output.file().try_clone().map_err(Stopped::from);
-    let written = written.and_then(|file| write(file, &checkpoint, files.are_drawn(), &texts));
-    let written = written.and_then(|bytes| Ok(output.finish().map(|()| bytes)?));
+    let file = output.file().try_clone().map_err(unwritten)?;
+    let writer = Writer::new(file, READER.layout, files.are_drawn()).map_err(unwritten)?;
+    let bytes = write(writer, &checkpoint, &texts, unwritten)?;
+    output.finish().map_err(unwritten)?;
     drop(meter);
-    let bytes = written.map_err(|stopped| match stopped {
-        Stopped::Weights(error) => boot::start_failure(&error),
-        Stopped::Writing(why) => unwritable(dest, &why),
-    })?;
     boot::print(&format!(
         "{}: {bytes} bytes; `{} serve {}` starts from it\n",
         dest.display(),
@@ -143,39 +129,39 @@ fn in_order<T: Send, E: Send>(
     })
 }
 
-/// Writes everything; returns the bytes of the file.
+/// Writes everything; returns the bytes of the file. `unwritten` reports what cannot be written.
 fn write(
-    file: File,
+    mut writer: Writer,
     checkpoint: &Checkpoint,
-    drawn: bool,
     texts: &[(String, Vec<u8>)],
-) -> Result<u64, Stopped> {
-    let mut writer = Writer::new(file, READER.layout, drawn)?;
+    unwritten: impl Fn(io::Error) -> Failure + Copy,
+) -> Result<u64, Failure> {
     let layout = checkpoint.layout();
     let stacks = model::stacks(layout);
     let packed = |ix: usize| {
         let parts = stacks[ix].parts.iter();
         let parts: Vec<_> = parts.map(|part| checkpoint.source(*part)).collect();
-        backend::pack(&parts, stacks[ix].of_experts).map_err(Stopped::from)
+        backend::pack(&parts, stacks[ix].of_experts).map_err(Failure::from)
     };
-    let append = |ix: usize, (storage, bytes): (String, Vec<u8>)| -> Result<(), Stopped> {
+    let append = |ix: usize, (storage, bytes): (String, Vec<u8>)| {
         let parts = &stacks[ix].parts;
         let n = parts.iter().map(|part| part.n()).sum();
-        let shape = [n, parts[0].k()];
-        Ok(writer.weight(parts[0].key(), shape, &storage, &bytes)?)
+        let written = writer.weight(parts[0].key(), [n, parts[0].k()], &storage, &bytes);
+        written.map_err(unwritten)
     };
     in_order(stacks.len(), packed, append)?;
     for vector in layout.vectors() {
         let values = checkpoint.vector(vector.role(), vector.site()).read_f32()?;
         let bytes = values.iter().flat_map(|value| value.to_le_bytes());
         let bytes: Vec<u8> = bytes.collect();
-        writer.weight(vector.key(), [values.len(), 1], VECTOR, &bytes)?;
+        let written = writer.weight(vector.key(), [values.len(), 1], VECTOR, &bytes);
+        written.map_err(unwritten)?;
     }
     for (name, content) in texts {
-        writer.file(name, content)?;
+        writer.file(name, content).map_err(unwritten)?;
     }
     checkpoint.check_unchanged()?;
-    Ok(writer.finish()?)
+    writer.finish().map_err(unwritten)
 }
 
 #[cfg(test)]

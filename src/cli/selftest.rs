@@ -79,7 +79,7 @@ pub fn run(options: &Selftest) -> Result<(), Failure> {
         op: options.op.clone(),
         all: options.all,
     };
-    let usage = |text: String| Failure::new(Exit::Usage, text);
+    let usage = |text: String| Exit::Usage.failure(text);
     choice.check().map_err(usage)?;
     let report = match options.bits {
         true if !(1..=target::LAYERS).contains(&options.layers) => {
@@ -96,18 +96,16 @@ pub fn run(options: &Selftest) -> Result<(), Failure> {
         return Ok(());
     }
     let message = "a comparison failed: this device must not serve";
-    Err(Failure::new(Exit::Internal, message))
+    Err(Exit::Internal.failure(message))
 }
 
 /// The promise of equal bits on the first layers of this binary's model.
 fn bits(choice: Choice, layers: usize) -> Result<Report, Failure> {
-    let internal = |error| Failure::new(Exit::Internal, error);
+    let internal = |error| Exit::Internal.failure(error);
     let checkpoint = weights::open_seeded_layers(layers, Arc::default());
-    let device = backend::open().map_err(|error| boot::start_failure(&error))?;
-    let plan = Plan::whole_within::<Backend>(device.available(), checkpoint.layout())
-        .map_err(|error| boot::start_failure(&error))?;
-    let mut runner = boot::load_planned(device, &checkpoint, &plan)
-        .map_err(|error| boot::start_failure(error.as_ref()))?;
+    let device = backend::open()?;
+    let plan = Plan::whole_within::<Backend>(device.available(), checkpoint.layout())?;
+    let mut runner = boot::load_planned(device, &checkpoint, &plan)?;
     let report = Report::told(choice, tell);
     let mut trial = Trial {
         random: Random::seeded(report.seed),

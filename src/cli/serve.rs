@@ -252,7 +252,7 @@ pub fn run(options: &Serve) -> Result<(), Failure> {
              gives it a user of its own",
         );
     }
-    let none = |error| Failure::new(Exit::Internal, format!("no threads: {error}"));
+    let none = |error| Exit::Internal.failure(format!("no threads: {error}"));
     let threads = Threads::new(IO_THREADS).map_err(none)?;
     // Accepts connections, waits for signals and starts the engine.
     let mut runtime = Builder::new_multi_thread();
@@ -275,7 +275,7 @@ fn require_drafts(speculate: Speculate) -> Result<(), Failure> {
         Speculate::Depth(depth) if target::DRAFTS < depth => {
             let most = target::DRAFTS;
             let message = format!("--speculate {depth}: a step of this target has {most} drafts");
-            Err(Failure::new(Exit::Usage, message))
+            Err(Exit::Usage.failure(message))
         }
         _ => Ok(()),
     }
@@ -293,7 +293,7 @@ fn require_room(size: Option<&Size>) -> Result<(), Failure> {
         (Some(size), Some(most)) if size.bytes > most => {
             let most = gigabytes(most);
             let message = format!("--cache-host {size}: {most} of the host's memory may be taken");
-            Err(Failure::new(Exit::Config, message))
+            Err(Exit::Config.failure(message))
         }
         _ => Ok(()),
     }
@@ -304,8 +304,7 @@ fn require_disk(options: &Serve) -> Result<(), Failure> {
     let (bytes, daily) = (&options.cache_disk, &options.cache_disk_daily);
     match (&options.cache_dir, bytes, daily) {
         (None, None, None) | (Some(_), Some(_), _) => Ok(()),
-        _ => Err(Failure::new(
-            Exit::Usage,
+        _ => Err(Exit::Usage.failure(
             "--cache-dir and --cache-disk belong together: give a directory and how much of its \
              disk may be taken",
         )),
@@ -348,24 +347,23 @@ fn require_keys(options: &Serve) -> Result<(), Failure> {
         }
         _ => return Ok(()),
     };
-    Err(Failure::new(Exit::Usage, message))
+    Err(Exit::Usage.failure(message))
 }
 
 /// Encryption of the connections to the port.
 fn tls(options: &Serve) -> Result<Option<Tls>, Failure> {
     match (&options.tls_cert, &options.tls_key) {
         (None, None) => Ok(None),
-        (Some(_), Some(_)) if options.socket.is_some() => Err(Failure::new(
-            Exit::Usage,
-            "--tls-cert is for a port; a --socket is as safe without",
-        )),
+        (Some(_), Some(_)) if options.socket.is_some() => {
+            Err(Exit::Usage.failure("--tls-cert is for a port; a --socket is as safe without"))
+        }
         (Some(certificates), Some(key)) => Tls::load(certificates, key)
             .map(Some)
-            .map_err(|why| Failure::new(Exit::Config, format!("--tls-cert, --tls-key: {why}"))),
-        _ => Err(Failure::new(
-            Exit::Usage,
-            "--tls-cert and --tls-key belong together: give both or neither",
-        )),
+            .map_err(|why| Exit::Config.failure(format!("--tls-cert, --tls-key: {why}"))),
+        _ => {
+            Err(Exit::Usage
+                .failure("--tls-cert and --tls-key belong together: give both or neither"))
+        }
     }
 }
 
@@ -389,7 +387,7 @@ fn journal(
             "{flag} {}: {problem}; name a file that can be written, or - for standard output",
             path.display()
         );
-        Failure::new(Exit::Config, message)
+        Exit::Config.failure(message)
     })?;
     Ok(Some(Arc::new(journal)))
 }
@@ -410,7 +408,7 @@ fn connections() -> usize {
 fn settings(options: &Serve, endpoint: &Endpoint) -> Result<Settings, Failure> {
     let keys = options.api_keys_file.as_deref().map(Keys::load).transpose();
     let keys =
-        keys.map_err(|problem| Failure::new(Exit::Config, format!("--api-keys-file: {problem}")))?;
+        keys.map_err(|problem| Exit::Config.failure(format!("--api-keys-file: {problem}")))?;
     if let Some(keys) = &keys {
         log::line(format_args!("{} API keys", keys.count()));
         warn_of(keys);
@@ -497,7 +495,7 @@ async fn serve(
         return outcome;
     }
     log::line("stopped; replies that took too long were ended");
-    outcome.and(Err(Failure::new(Exit::Cut, "")))
+    outcome.and(Err(Exit::Cut.failure("")))
 }
 
 /// Runs from loading to the signal that stops the server.
@@ -540,8 +538,8 @@ async fn live(
             }
             Err(boot::engine_failure(&error))
         }
-        Ok(Ok(())) => Err(Failure::new(Exit::Internal, "the engine stopped by itself")),
-        Err(_) => Err(Failure::new(Exit::Internal, "the engine broke down")),
+        Ok(Ok(())) => Err(Exit::Internal.failure("the engine stopped by itself")),
+        Err(_) => Err(Exit::Internal.failure("the engine broke down")),
     }
 }
 
@@ -577,7 +575,7 @@ fn reloader(state: Arc<ServerState>, tls: Option<Tls>) -> Result<SyncSender<()>,
     let (readings, asked) = mpsc::sync_channel(1);
     let builder = thread::Builder::new().name("reload".to_owned());
     let thread = builder.spawn(move || asked.iter().for_each(|()| reload(&state, tls.as_ref())));
-    thread.map_err(|error| Failure::new(Exit::Unavailable, format!("no threads: {error}")))?;
+    thread.map_err(|error| Exit::Unavailable.failure(format!("no threads: {error}")))?;
     Ok(readings)
 }
 
@@ -608,7 +606,7 @@ fn reload(state: &ServerState, tls: Option<&Tls>) {
 }
 
 fn on_signal(kind: SignalKind) -> Result<Signal, Failure> {
-    signal(kind).map_err(|error| Failure::new(Exit::Internal, format!("no signals: {error}")))
+    signal(kind).map_err(|error| Exit::Internal.failure(format!("no signals: {error}")))
 }
 
 /// Waits for a signal to stop; returns its name.
@@ -632,10 +630,10 @@ enum Endpoint {
 impl Endpoint {
     fn of(options: &Serve) -> Result<Endpoint, Failure> {
         match &options.socket {
-            Some(_) if options.host.is_some() || options.port.is_some() => Err(Failure::new(
-                Exit::Usage,
-                "--socket stands in the endpoint of --host and --port: give one or the other",
-            )),
+            Some(_) if options.host.is_some() || options.port.is_some() => Err(Exit::Usage
+                .failure(
+                    "--socket stands in the endpoint of --host and --port: give one or the other",
+                )),
             Some(path) => Ok(Endpoint::Socket(path.clone())),
             None => {
                 let host = options.host.unwrap_or(HOST_DEFAULT);
@@ -680,7 +678,7 @@ async fn listen(endpoint: &Endpoint) -> Result<(Listener, Endpoint), Failure> {
                      server may write to",
                     path.display()
                 );
-                Failure::new(Exit::Unavailable, message)
+                Exit::Unavailable.failure(message)
             })?;
             Ok((listener, Endpoint::Socket(path.clone())))
         }
@@ -695,5 +693,5 @@ fn bind_failure(address: SocketAddr, error: &std::io::Error) -> Failure {
         _ => "choose another with --host and --port",
     };
     let message = format!("cannot listen on {address}: {error}: {fix}");
-    Failure::new(Exit::Unavailable, message)
+    Exit::Unavailable.failure(message)
 }

@@ -43,7 +43,7 @@ pub fn run(options: &Synth) -> Result<(), Failure> {
             SynthError::Layers { .. } | SynthError::NotEmpty { .. } => Exit::Usage,
             SynthError::Full { .. } | SynthError::Io { .. } => Exit::Io,
         };
-        Failure::new(exit, error)
+        exit.failure(error)
     })?;
     let seconds = start.elapsed().as_secs_f64();
     boot::print(&format!(

@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn another_failure_is_told_as_it_is() {
-        let failure = || Failure::new(Exit::Io, "the disk is full");
+        let failure = || Exit::Io.failure("the disk is full");
         assert_eq!(explained("atlas", &[], failure()), failure());
     }
 }

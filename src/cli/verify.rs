@@ -12,7 +12,7 @@ use model::Runner;
 use model::backend::Backend;
 use model::backend::cpu::Cpu;
 use model::target;
-use model::weights::{self, FileDigest, Packed, Progress, Verdict, WeightsError, Witness};
+use model::weights::{self, FileDigest, Packed, Progress, Verdict, Witness};
 use step::executor::TokenId;
 use text::chat::ChatModel;
 
@@ -58,7 +58,7 @@ pub struct Verify {
 pub fn run(options: &Verify) -> Result<(), Failure> {
     if options.golden.is_some() && !options.oracle {
         let text = "--golden: give --oracle too, so that what is kept was compared before";
-        return Err(Failure::new(Exit::Usage, text));
+        return Err(Exit::Usage.failure(text));
     }
     let files = Files::locate(options.weights.as_deref())?;
     let progress = Arc::new(Progress::default());
@@ -85,8 +85,7 @@ pub fn run(options: &Verify) -> Result<(), Failure> {
 
 /// Whether the files are those of this model: sizes, names, shapes and element types.
 fn identity(files: &Files, progress: &Arc<Progress>) -> Result<(), Failure> {
-    let opened = files.open(progress.clone());
-    let checkpoint = opened.map_err(|error| weights_failure(&error))?;
+    let checkpoint = files.open(progress.clone())?;
     if let Files::Packed(packed) = files {
         let count = packed.table().weights.len();
         return boot::print(&format!(
@@ -137,7 +136,7 @@ fn digests(files: &Files, progress: &Arc<Progress>) -> Result<(), Failure> {
     }
     match differing[..] {
         [] => Ok(()),
-        _ => Err(Failure::new(Exit::Config, differing.join("\n"))),
+        _ => Err(Exit::Config.failure(differing.join("\n"))),
     }
 }
 
@@ -146,7 +145,7 @@ fn pieces(packed: &Packed, progress: &Arc<Progress>) -> Result<(), Failure> {
     let meter = Meter::start(progress);
     let checked = packed.check(progress);
     drop(meter);
-    checked.map_err(|error| weights_failure(&error))?;
+    checked?;
     let count = packed.table().pieces.len();
     boot::print(&format!(
         "ok   digests of {count} pieces, as they were written\n"
@@ -155,9 +154,8 @@ fn pieces(packed: &Packed, progress: &Arc<Progress>) -> Result<(), Failure> {
 
 /// Refusal of a flag that needs the weights as they were released, for packed weights.
 fn unpacked(flag: &str) -> Failure {
-    let message =
-        format!("{flag}: packed weights have another layout; give the directory they are of");
-    Failure::new(Exit::Usage, message)
+    let fix = "packed weights have another layout; give the directory they are of";
+    Exit::Usage.failure(format!("{flag}: {fix}"))
 }
 
 /// Lines about the revision that records in the directory state, and whether it is the manifest's.
@@ -165,7 +163,7 @@ fn revisions(files: &Files) -> Result<Vec<String>, Failure> {
     let Files::Directory(directory) = files else {
         return Ok(Vec::new());
     };
-    let told = weights::revisions_of(directory).map_err(|error| weights_failure(&error))?;
+    let told = weights::revisions_of(directory)?;
     let line = match (told.first(), target::REVISION) {
         (None, _) => "--   revision not known: nothing here states it\n".to_string(),
         // A different revision has been refused before.
@@ -185,7 +183,7 @@ fn hash(files: &Files, progress: &Arc<Progress>) -> Result<Vec<FileDigest>, Fail
         Files::Directory(directory) => weights::of_directory(directory, progress),
         Files::Packed(_) => return Err(unpacked("--digests")),
     };
-    hashed.map_err(|error| weights_failure(&error))
+    Ok(hashed?)
 }
 
 /// Prints the manifest's entries for the files, for maintainers of manifests.
@@ -193,9 +191,7 @@ fn block(files: &Files, progress: &Arc<Progress>) -> Result<(), Failure> {
     let hashed = hash(files, progress)?;
     let told = match files {
         Files::Embedded | Files::Packed(_) => Vec::new(),
-        Files::Directory(directory) => {
-            weights::revisions_of(directory).map_err(|error| weights_failure(&error))?
-        }
+        Files::Directory(directory) => weights::revisions_of(directory)?,
     };
     let told = told.first();
     let revision = told.map(|told| format!("revision = {:?}\n", told.commit));
@@ -227,15 +223,14 @@ fn model(
 ) -> Result<Runner<Backend>, Failure> {
     tell_drawn(files);
     let runner = boot::runner(files, progress, Drafting::No, || Ok(checks));
-    let runner = runner.map_err(|cause| boot::start_failure(cause.as_ref()))?;
+    let runner = runner?;
     boot::print("ok   the model, as every start checks it\n")?;
     Ok(runner)
 }
 
 /// Compares every layer on the device with the CPU.
 fn oracle(files: &Files, runner: &mut Runner<Backend>, tokens: &[TokenId]) -> Result<(), Failure> {
-    let checkpoint = files.open(Arc::default());
-    let checkpoint = checkpoint.map_err(|error| weights_failure(&error))?;
+    let checkpoint = files.open(Arc::default())?;
     let tell = |layer: &LayerFinding, seconds: f64| {
         // A closed output does not stop the comparison: the exit code still tells the outcome.
         let _ = boot::print(&format!("{layer} ({seconds:.1} s)\n"));
@@ -246,8 +241,7 @@ fn oracle(files: &Files, runner: &mut Runner<Backend>, tokens: &[TokenId]) -> Re
     boot::print(&format!("{report}\n"))?;
     match report.passed() {
         true => Ok(()),
-        false => Err(Failure::new(
-            Exit::Internal,
+        false => Err(Exit::Internal.failure(
             "the device computes something else than the CPU over the same weights: it must not \
              serve",
         )),
@@ -257,14 +251,10 @@ fn oracle(files: &Files, runner: &mut Runner<Backend>, tokens: &[TokenId]) -> Re
 /// Writes the tokens that the model gives now to `file`.
 fn keep(runner: &mut Runner<Backend>, tokens: &[TokenId], file: &Path) -> Result<(), Failure> {
     let golden = check::keep_golden(runner, tokens);
-    let golden = golden.map_err(|error| Failure::new(Exit::Internal, error))?;
-    output::write(file, golden).map_err(|error| unwritable(file, &error))?;
+    let golden = golden.map_err(|error| Exit::Internal.failure(error))?;
+    output::write(file, golden).map_err(unwritable(file))?;
     let name = file.display();
     boot::print(&format!(
         "ok   golden tokens are in {name}: `serve --golden {name}` compares them\n"
     ))
-}
-
-fn weights_failure(error: &WeightsError) -> Failure {
-    boot::start_failure(error)
 }

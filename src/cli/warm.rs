@@ -207,7 +207,7 @@ fn on_line(path: &Path, number: usize, why: impl Display) -> Failure {
 }
 
 fn failure(path: &Path, why: impl Display) -> Failure {
-    Failure::new(Exit::Config, format!("--warm {}: {why}", path.display()))
+    Exit::Config.failure(format!("--warm {}: {why}", path.display()))
 }
 
 #[cfg(test)]

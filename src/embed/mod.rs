@@ -120,7 +120,7 @@ impl Engine {
         let mut reached = Box::pin(boot::reached(&handle, Phase::Serving));
         if wait(|cx| reached.as_mut().poll(cx)) != Phase::Serving {
             let failed = thread.join().err();
-            let itself = || Failure::new(Exit::Internal, "the engine stopped by itself");
+            let itself = || Exit::Internal.failure("the engine stopped by itself");
             return Err(failed.map_or_else(itself, |error| boot::engine_failure(&error)));
         }
         drop(reached);

@@ -51,7 +51,7 @@ impl Beneath {
         let name = path.file_name().filter(|_| ends_in_name);
         let name = name.and_then(|name| Beneath::parse(name.to_str()?).ok());
         let problem = "ends in no name of plain characters; give it one";
-        let name = name.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, problem))?;
+        let name = name.ok_or_else(|| refusal(problem))?;
         Ok((folder.unwrap_or(Path::new(".")), name))
     }
 
@@ -391,13 +391,15 @@ impl Dir {
 
 const NOFOLLOW: AtFlags = AtFlags::SYMLINK_NOFOLLOW;
 
+/// The error `InvalidInput`, whose problem says what to do where that helps.
+pub fn refusal(problem: impl Into<String>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, problem.into())
+}
+
 fn regular(file: File) -> io::Result<File> {
     match file.metadata()?.is_file() {
         true => Ok(file),
-        false => {
-            let problem = "is no regular file";
-            Err(io::Error::new(io::ErrorKind::InvalidInput, problem))
-        }
+        false => Err(refusal("is no regular file")),
     }
 }
 
@@ -462,14 +464,10 @@ impl Way {
             return Err(Errno::LOOP.into());
         }
         if !trusted().contains(&stat.st_uid) {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                format!(
-                    "{name:?} on the way is a link that user {} placed; give the path that it \
-                     leads to",
-                    stat.st_uid
-                ),
-            ));
+            return Err(refusal(format!(
+                "{name:?} on the way is a link that user {} placed; give the path that it leads to",
+                stat.st_uid
+            )));
         }
         let target = readlinkat(link, "", Vec::new())?;
         let target: PathBuf = OsString::from_vec(target.into_bytes()).into();

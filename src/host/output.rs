@@ -13,7 +13,7 @@ use std::path::Path;
 use rustix::fs::{FileType, Mode, RenameFlags, Stat, fchmod};
 use rustix::io::Errno;
 
-use crate::beneath::{Beneath, Dir, is_own, kind};
+use crate::beneath::{Beneath, Dir, is_own, kind, refusal};
 
 /// Suffix of a temporary file.
 pub const UNFINISHED: &str = ".partial";
@@ -146,10 +146,9 @@ fn replaceable(folder: &Dir, name: &Beneath) -> io::Result<Option<Stat>> {
     let found = folder.look(name)?;
     match found.as_ref().and_then(obstacle) {
         None => Ok(found),
-        Some(what) => Err(io::Error::new(
-            ErrorKind::InvalidInput,
-            format!("is {what}, which is not written over; name another file"),
-        )),
+        Some(what) => Err(refusal(format!(
+            "is {what}, which is not written over; name another file"
+        ))),
     }
 }
 

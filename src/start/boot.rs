@@ -42,14 +42,12 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// Report of a file of the checkpoint that cannot be used.
 fn config(name: &str, problem: &dyn Error) -> Failure {
-    let message = format!("{name}: {problem}; download it again");
-    Failure::new(Exit::Config, message)
+    Exit::Config.failure(format!("{name}: {problem}; download it again"))
 }
 
 /// Report of a file of another model.
 fn foreign(name: &str, problem: &str) -> Failure {
-    let message = format!("{name} {problem}; {}", weights::download());
-    Failure::new(Exit::Config, message)
+    Exit::Config.failure(format!("{name} {problem}; {}", weights::download()))
 }
 
 /// The special tokens that the checkpoint names; none where it does not have the file.
@@ -122,12 +120,11 @@ pub const THREADS: usize = 1 + grammar::THREADS + 3 + engine::constraint::THREAD
 /// When files are missing, threads too few or memory too little, by what is known before anything
 /// is loaded.
 pub fn preflight(files: &Files, threads: usize) -> Result<(), Failure> {
-    let whole = files.require_whole();
-    whole.map_err(|error| start_failure(&error))?;
+    files.require_whole()?;
     log::line(version_line());
     let needed = threads + backend::threads();
-    threads::require(needed).map_err(|why| Failure::new(Exit::Unavailable, why))?;
-    ledger::preflight::<Backend>().map_err(|error| start_failure(&error))?;
+    threads::require(needed).map_err(|why| Exit::Unavailable.failure(why))?;
+    ledger::preflight::<Backend>()?;
     if let Some(part) = backend::partition() {
         log::line(format_args!("kernels on {part}: a part of this GPU"));
     }
@@ -355,7 +352,7 @@ pub fn engine(
 /// # Errors
 /// As `chat_model`.
 pub async fn chat_of(loading: TextSide) -> Result<ChatModel, Failure> {
-    let broken = |_| Failure::new(Exit::Internal, "the text side broke down");
+    let broken = |_| Exit::Internal.failure("the text side broke down");
     loading.await.map_err(broken)?
 }
 
@@ -396,7 +393,7 @@ pub async fn serving(engine: &Handle, chat: TextSide) -> Result<Option<ChatModel
 pub fn ended(thread: JoinHandle<engine::Outcome>) -> Result<(), Failure> {
     match thread.join() {
         Ok(outcome) => outcome.map_err(|error| engine_failure(&error)),
-        Err(_) => Err(Failure::new(Exit::Internal, "the engine broke down")),
+        Err(_) => Err(Exit::Internal.failure("the engine broke down")),
     }
 }
 
@@ -412,8 +409,8 @@ pub fn engine_failure(error: &EngineError) -> Failure {
     match error {
         EngineError::Start(cause) => start_failure(cause.as_ref()),
         // The engine's watchdog has reported it.
-        error if error.is_of_device() => Failure::new(engine_exit(error), ""),
-        error => Failure::new(Exit::Internal, error),
+        error if error.is_of_device() => engine_exit(error).failure(""),
+        error => Exit::Internal.failure(error),
     }
 }
 
@@ -425,8 +422,7 @@ pub fn require_serving() -> Result<(), Failure> {
     if target::SERVES {
         return Ok(());
     }
-    let message = unfinished(target::TOKENIZER_FILE);
-    Err(Failure::new(Exit::Config, message))
+    Err(Exit::Config.failure(unfinished(target::TOKENIZER_FILE)))
 }
 
 /// Refuses targets whose model does not draft.
@@ -436,7 +432,7 @@ pub fn require_serving() -> Result<(), Failure> {
 pub fn require_prediction() -> Result<(), Failure> {
     if target::MTP_LAYERS == 0 {
         let message = format!("{} has no multi-token-prediction layer", target::MODEL_ID);
-        return Err(Failure::new(Exit::Config, message));
+        return Err(Exit::Config.failure(message));
     }
     Ok(())
 }

@@ -42,7 +42,7 @@ impl Checks {
     ) -> Result<Checks, Failure> {
         let encode = |chat: &ChatModel| chat.tokenizer.encode(TEXT);
         let text = chat.map(encode).transpose();
-        let text = text.map_err(|error| Failure::new(Exit::Config, error))?;
+        let text = text.map_err(|error| Exit::Config.failure(error))?;
         let mut text = text.unwrap_or_else(|| draw_tokens(TEXT_TOKENS));
         text.truncate(TEXT_TOKENS);
         let bound = match target::TEXT_NLL {
@@ -97,7 +97,7 @@ fn read(path: &Path) -> Result<String, Failure> {
             "--golden {}: {problem}; `verify --oracle --golden FILE` writes one",
             path.display()
         );
-        Failure::new(Exit::Config, text)
+        Exit::Config.failure(text)
     };
     operator_file::text(path, GOLDEN_BYTES_MAX).map_err(|error| fail(error.to_string()))
 }

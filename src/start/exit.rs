@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::fmt;
 use std::io::{ErrorKind, Write};
+use std::path::Path;
 use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
@@ -35,6 +36,20 @@ impl Exit {
         failures.into_iter().find(|exit| *exit as i32 == code)
     }
 
+    /// A failure that ends the process so, and its message.
+    pub fn failure(self, message: impl fmt::Display) -> Failure {
+        let message = message.to_string();
+        Failure {
+            exit: self,
+            message,
+        }
+    }
+
+    /// A failure about a file: its path, and the problem.
+    pub fn at(self, path: &Path, problem: impl fmt::Display) -> Failure {
+        self.failure(format_args!("{}: {problem}", path.display()))
+    }
+
     /// Says `why` and ends the process after `grace`, whatever its threads wait for by then.
     pub fn within(self, grace: Duration, why: impl fmt::Display) {
         let leave = move || {
@@ -62,15 +77,6 @@ pub struct Failure {
     pub message: String,
 }
 
-impl Failure {
-    pub fn new(exit: Exit, message: impl fmt::Display) -> Failure {
-        Failure {
-            exit,
-            message: message.to_string(),
-        }
-    }
-}
-
 /// Report of a model that cannot be used.
 pub fn start_failure(cause: &(dyn Error + Send + Sync + 'static)) -> Failure {
     let exit = match cause.downcast_ref::<WeightsError>() {
@@ -80,7 +86,26 @@ pub fn start_failure(cause: &(dyn Error + Send + Sync + 'static)) -> Failure {
         None if cause.is::<TooLittle>() => Exit::Unavailable,
         None => cause.downcast_ref().map_or(Exit::Internal, device_exit),
     };
-    Failure::new(exit, cause)
+    exit.failure(cause)
+}
+
+/// Makes reports of a model that cannot be used from errors.
+macro_rules! reports {
+    ($($error:ty)*) => {$(
+        impl From<$error> for Failure {
+            fn from(error: $error) -> Failure {
+                start_failure(&error)
+            }
+        }
+    )*};
+}
+
+reports! { WeightsError DeviceError TooLittle }
+
+impl From<Box<dyn Error + Send + Sync>> for Failure {
+    fn from(error: Box<dyn Error + Send + Sync>) -> Failure {
+        start_failure(error.as_ref())
+    }
 }
 
 pub fn device_exit(error: &DeviceError) -> Exit {
@@ -101,7 +126,7 @@ pub fn print(text: &str) -> Result<(), Failure> {
     let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     written.map_err(|error| match error.kind() {
         // Who reads has enough, as `head` does.
-        ErrorKind::BrokenPipe => Failure::new(Exit::Io, ""),
-        _ => Failure::new(Exit::Io, format!("standard output: {error}")),
+        ErrorKind::BrokenPipe => Exit::Io.failure(""),
+        _ => Exit::Io.failure(format!("standard output: {error}")),
     })
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::exit::{Exit, Failure, start_failure};
+use super::exit::{Exit, Failure};
 use host::log;
 use model::backend::READER;
 use model::target;
@@ -27,19 +27,16 @@ impl Files {
     /// When this target needs a directory and none is given, or what is given is none.
     pub fn locate(directory: Option<&Path>) -> Result<Files, Failure> {
         match directory {
-            None if needs_weights() => Err(Failure::new(
-                Exit::Usage,
-                format!(
-                    "{} needs the weights of {}: give the directory that holds them, as in \
+            None if needs_weights() => Err(Exit::Usage.failure(format!(
+                "{} needs the weights of {}: give the directory that holds them, as in \
                      `{} serve WEIGHTS_DIR`; {}",
-                    target::BINARY,
-                    target::MODEL_ID,
-                    target::BINARY,
-                    weights::download()
-                ),
-            )),
+                target::BINARY,
+                target::MODEL_ID,
+                target::BINARY,
+                weights::download()
+            ))),
             None => Ok(Files::Embedded),
-            Some(path) => Files::at(path).map_err(|error| start_failure(&error)),
+            Some(path) => Ok(Files::at(path)?),
         }
     }
 
@@ -72,20 +69,12 @@ impl Files {
                 .iter()
                 .find(|(known, _)| *known == name)
                 .map(|(_, content)| content.to_vec())
-                .ok_or_else(|| Failure::new(Exit::Config, format!("{name}: is not in the binary"))),
-            Files::Directory(directory) => {
-                read_file(directory, name).map_err(|error| start_failure(&error))
-            }
-            Files::Packed(packed) => {
-                let found = packed.file(name).map_err(|error| start_failure(&error))?;
-                found.ok_or_else(|| {
-                    let message = format!(
-                        "{}: has no {name}; pack the weights again",
-                        packed.path().display()
-                    );
-                    Failure::new(Exit::Config, message)
-                })
-            }
+                .ok_or_else(|| Exit::Config.failure(format!("{name}: is not in the binary"))),
+            Files::Directory(directory) => Ok(read_file(directory, name)?),
+            Files::Packed(packed) => packed.file(name)?.ok_or_else(|| {
+                let problem = format!("has no {name}; pack the weights again");
+                Exit::Config.at(packed.path(), problem)
+            }),
         }
     }
 

@@ -46,7 +46,7 @@ pub fn report(findings: &[Finding]) -> Result<(), Failure> {
     }
     match findings.iter().filter(|finding| finding.is_err()).count() {
         0 => Ok(()),
-        count => Err(Failure::new(Exit::Unavailable, format!("{count} to fix"))),
+        count => Err(Exit::Unavailable.failure(format!("{count} to fix"))),
     }
 }
 

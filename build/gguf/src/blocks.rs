@@ -192,36 +192,32 @@ pub enum Element {
 }
 
 impl Element {
+    /// Names in manifests, in a safetensors header and in `config.json`; bytes.
+    const fn row(self) -> (&'static str, &'static str, &'static str, usize) {
+        match self {
+            Element::F32 => ("f32", "F32", "float32", 4),
+            Element::Bf16 => ("bf16", "BF16", "bfloat16", 2),
+        }
+    }
+
     /// Element type that manifests call `name`, if there is one.
     pub fn of(name: &str) -> Option<Element> {
-        match name {
-            "f32" => Some(Element::F32),
-            "bf16" => Some(Element::Bf16),
-            _ => None,
-        }
+        let mut all = [Element::F32, Element::Bf16].into_iter();
+        all.find(|element| element.row().0 == name)
     }
 
     /// Name of the element type in a safetensors header.
     pub fn dtype(self) -> &'static str {
-        match self {
-            Element::F32 => "F32",
-            Element::Bf16 => "BF16",
-        }
+        self.row().1
     }
 
     /// Name of the element type in `config.json`.
     pub fn torch(self) -> &'static str {
-        match self {
-            Element::F32 => "float32",
-            Element::Bf16 => "bfloat16",
-        }
+        self.row().2
     }
 
     pub fn bytes(self) -> usize {
-        match self {
-            Element::F32 => 4,
-            Element::Bf16 => 2,
-        }
+        self.row().3
     }
 
     /// Appends the bytes of `number` as an element.

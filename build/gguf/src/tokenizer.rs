@@ -1,8 +1,7 @@
 //! The tokenizer of a GGUF as Hugging Face's `tokenizer.json`: byte-level BPE, or SentencePiece,
 //! whose scores give the order of merges.
 
-use serde::ser::{Serialize, SerializeMap, Serializer};
-
+use serde::{Serialize, Serializer};
 use serde_json::{Value as Json, json};
 
 use super::GgufError;
@@ -179,27 +178,23 @@ impl Tokens {
     }
 
     /// `tokenizer_config.json`.
-    pub fn config(&self, positions: usize) -> TokenizerConfig<'_> {
-        TokenizerConfig {
-            add_bos_token: self.kind == Kind::Pieces,
-            add_prefix_space: false,
-            bos_token: &self.texts[self.bos],
-            clean_up_tokenization_spaces: false,
-            eos_token: &self.texts[self.eos],
-            model_max_length: positions,
-            pad_token: &self.texts[self.pad],
-            tokenizer_class: "PreTrainedTokenizerFast",
-            unk_token: self.unknown.map(|id| self.texts[id].as_str()),
-        }
+    pub fn config(&self, positions: usize) -> Json {
+        json!({
+            "add_bos_token": self.kind == Kind::Pieces,
+            "add_prefix_space": false,
+            "bos_token": self.texts[self.bos],
+            "clean_up_tokenization_spaces": false,
+            "eos_token": self.texts[self.eos],
+            "model_max_length": positions,
+            "pad_token": self.texts[self.pad],
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "unk_token": self.unknown.map(|id| &self.texts[id]),
+        })
     }
 
     /// `generation_config.json`.
-    pub fn generation_config(&self) -> GenerationConfig {
-        GenerationConfig {
-            bos_token_id: self.bos,
-            eos_token_id: self.eos,
-            pad_token_id: self.pad,
-        }
+    pub fn generation_config(&self) -> Json {
+        json!({"bos_token_id": self.bos, "eos_token_id": self.eos, "pad_token_id": self.pad})
     }
 }
 
@@ -332,7 +327,7 @@ fn special(gguf: &Gguf<'_>, name: &str, count: usize) -> Result<usize, GgufError
 }
 
 /// `tokenizer.json`.
-#[derive(serde::Serialize)]
+#[derive(Serialize)]
 pub struct Definition<'a> {
     version: &'static str,
     truncation: Option<()>,
@@ -345,7 +340,7 @@ pub struct Definition<'a> {
     model: Model<'a>,
 }
 
-#[derive(serde::Serialize)]
+#[derive(Serialize)]
 struct Added<'a> {
     id: usize,
     content: &'a str,
@@ -357,7 +352,7 @@ struct Added<'a> {
 }
 
 /// A step that turns tokens into text.
-#[derive(serde::Serialize)]
+#[derive(Serialize)]
 #[serde(untagged)]
 enum Decoder {
     Bytes(Cutter),
@@ -365,7 +360,7 @@ enum Decoder {
 }
 
 /// A step that cuts texts into parts; `ByteLevel` also turns tokens into text.
-#[derive(serde::Serialize)]
+#[derive(Serialize)]
 #[serde(tag = "type")]
 enum Cutter {
     Sequence {
@@ -387,7 +382,7 @@ const BYTE_LEVEL: Cutter = Cutter::ByteLevel {
     use_regex: true,
 };
 
-#[derive(serde::Serialize)]
+#[derive(Serialize)]
 struct Model<'a> {
     #[serde(rename = "type")]
     kind: &'static str,
@@ -409,32 +404,6 @@ struct Vocabulary<'a>(&'a [String]);
 
 impl Serialize for Vocabulary<'_> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let mut map = to.serialize_map(Some(self.0.len()))?;
-        for (id, text) in self.0.iter().enumerate() {
-            map.serialize_entry(text, &id)?;
-        }
-        map.end()
+        to.collect_map(self.0.iter().zip(0_usize..))
     }
-}
-
-/// `tokenizer_config.json`.
-#[derive(serde::Serialize)]
-pub struct TokenizerConfig<'a> {
-    add_bos_token: bool,
-    add_prefix_space: bool,
-    bos_token: &'a str,
-    clean_up_tokenization_spaces: bool,
-    eos_token: &'a str,
-    model_max_length: usize,
-    pad_token: &'a str,
-    tokenizer_class: &'static str,
-    unk_token: Option<&'a str>,
-}
-
-/// `generation_config.json`.
-#[derive(serde::Serialize)]
-pub struct GenerationConfig {
-    bos_token_id: usize,
-    eos_token_id: usize,
-    pad_token_id: usize,
 }

@@ -1,8 +1,7 @@
 //! Writes safetensors: eight bytes of the header's length, JSON header, data.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
-
-use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use super::blocks::{Element, Kind};
 
@@ -51,12 +50,7 @@ impl Tensor<'_> {
     }
 }
 
-/// The JSON header, with tensors in their order.
-struct Header<'a, 'b> {
-    tensors: &'a [Tensor<'b>],
-    element: Element,
-}
-
+/// A tensor in the JSON header.
 #[derive(serde::Serialize)]
 struct Described<'a> {
     dtype: &'a str,
@@ -64,31 +58,24 @@ struct Described<'a> {
     data_offsets: [usize; 2],
 }
 
-impl Serialize for Header<'_, '_> {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let mut map = to.serialize_map(Some(self.tensors.len()))?;
-        let mut end = 0;
-        for tensor in self.tensors {
-            let start = end;
-            end += tensor.elements() * self.element.bytes();
-            let described = Described {
-                dtype: self.element.dtype(),
-                shape: &tensor.shape,
-                data_offsets: [start, end],
-            };
-            map.serialize_entry(&tensor.name, &described)?;
-        }
-        map.end()
-    }
-}
-
-/// Writes a safetensors file.
+/// Writes a safetensors file. `tensors` are in the order of their names.
 pub fn safetensors(
     to: &mut impl Write,
     tensors: &[Tensor<'_>],
     element: Element,
 ) -> io::Result<()> {
-    let header = Header { tensors, element };
+    let mut end = 0;
+    let described = tensors.iter().map(|tensor| {
+        let start = end;
+        end += tensor.elements() * element.bytes();
+        let described = Described {
+            dtype: element.dtype(),
+            shape: &tensor.shape,
+            data_offsets: [start, end],
+        };
+        (&tensor.name, described)
+    });
+    let header: BTreeMap<_, _> = described.collect();
     let mut header = serde_json::to_vec(&header).expect("plain structures serialise");
     header.resize(header.len().next_multiple_of(ALIGNMENT), b' ');
     to.write_all(&(header.len() as u64).to_le_bytes())?;

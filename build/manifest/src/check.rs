@@ -62,6 +62,17 @@ impl File {
         self.within(key, value, 1..=most)
     }
 
+    /// The first count is a multiple of the second, and not 0.
+    fn multiple(&self, [(key, value), (of, divisor)]: [(&str, u64); 2]) -> Rule {
+        let rule = format!("must be a multiple of {of} = {divisor}");
+        self.rule(
+            value > 0 && value.is_multiple_of(divisor),
+            key,
+            value,
+            &rule,
+        )
+    }
+
     /// `text`, which people or clients see, is not empty.
     fn text(&self, key: &str, text: &str) -> Rule {
         self.rule(!text.trim().is_empty(), key, "\"\"", "must not be empty")

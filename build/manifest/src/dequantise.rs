@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::safetensors::{CheckpointError, Entry, LENGTH_BYTES, fail, slice, split};
+use crate::safetensors::{Entry, LENGTH_BYTES, fail, slice, split};
 
 /// A tensor to be written.
 struct Tensor<'a> {
@@ -30,7 +30,7 @@ const E2M1: [f64; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
 ///
 /// # Errors
 /// A malformed file, a matrix without its scales, or a value that BF16 cannot hold exactly.
-pub fn dequantise(file: &[u8]) -> Result<Vec<u8>, CheckpointError> {
+pub(crate) fn dequantise(file: &[u8]) -> Result<Vec<u8>, String> {
     let (header, data) = split(file)?;
     let mut made = BTreeMap::new();
     for (name, entry) in &header {
@@ -56,7 +56,7 @@ fn find<'a>(
     data: &'a [u8],
     base: &str,
     suffix: &str,
-) -> Result<&'a [u8], CheckpointError> {
+) -> Result<&'a [u8], String> {
     let name = format!("{base}{suffix}");
     match header.get(&name) {
         Some(entry) => slice(&name, entry, data),
@@ -79,7 +79,7 @@ fn matrix<'a>(
     packed: &[u8],
     scale: &[u8],
     global: &[u8],
-) -> Result<Tensor<'a>, CheckpointError> {
+) -> Result<Tensor<'a>, String> {
     let &[n, half] = entry.shape.as_slice() else {
         return fail(
             name,

@@ -2,30 +2,11 @@
 
 use std::fmt::Write;
 
-use crate::constants::{Constant, Value, constants};
-use crate::kernels::{distinct, top_k_chunks, top_k_parts};
+use crate::constants::{Constant, Value, constants, gpu_constants};
+use crate::kernels::distinct;
 use crate::shapes::camel;
 use crate::table::Coding;
 use crate::target::Target;
-
-/// Constants that device code reads, formats left out.
-const DEVICE_CONSTANTS: [&str; 15] = [
-    "HIDDEN",
-    "CHANNELS",
-    "BIASED",
-    "VOCAB",
-    "TIED_HEAD",
-    "EMBEDDING_SCALE",
-    "LOGIT_CAP",
-    "NORM_EPS",
-    "PAGE",
-    "MAX_CONTEXT",
-    "MAX_SEQUENCES",
-    "DRAFTS",
-    "DRAFT_IDS",
-    "PREFILL_TOKENS",
-    "TOP_K",
-];
 
 impl Target {
     /// CUDA C++ text of the constants of the target, in namespace `atlas::target`.
@@ -39,21 +20,8 @@ impl Target {
         out += "enum class Activation { silu, gelu_tanh, clamped, relu2 };\n";
         let names = Coding::ALL.map(Coding::name).join(", ");
         out += &format!("enum class Format {{ {names} }};\n\n");
-        for constant in constants(self).into_iter().filter(is_of_device) {
-            let name = constant.name;
-            let text = match constant.value {
-                Value::Size(value) => format!("int {name} = {value}"),
-                Value::Single(value) => format!("float {name} = {value:?}f"),
-                Value::Bool(value) => format!("bool {name} = {value}"),
-                Value::Format(value) => {
-                    format!("Format {name} = Format::{}", value.coding().name())
-                }
-                Value::Kv(value) => {
-                    let value = format!("{value:?}").to_lowercase();
-                    format!("KvFormat {name} = KvFormat::{value}")
-                }
-            };
-            let _ = writeln!(out, "// {}\ninline constexpr {text};", constant.doc);
+        for constant in constants(self) {
+            write_constant(&mut out, &constant);
         }
         self.write_cuda_hardware(&mut out);
         self.write_cuda_shapes(&mut out);
@@ -98,20 +66,11 @@ impl Target {
              // Streaming multiprocessors.\n\
              inline constexpr int SMS = {sms};\n\
              // Shared memory that one block may ask for, bytes.\n\
-             inline constexpr int SHARED_BYTES_PER_BLOCK = {bytes};\n\
-             // Most rows of one launch of `moe`.\n\
-             inline constexpr int MOE_ROWS = {};\n\
-             // Whether `attend` writes rows in F16 in launches with cells.\n\
-             inline constexpr bool ATTEND_ROUNDS = {};\n\
-             // Chunks of a row of logits, each computed by one block of the head.\n\
-             inline constexpr int TOP_K_CHUNKS = {};\n\
-             // Parts of a chunk of logits, each ranked by one warp.\n\
-             inline constexpr int TOP_K_PARTS = {};",
-            self.moe_rows(bytes),
-            self.attend_rounds(),
-            top_k_chunks(&self.model, sms.into()),
-            top_k_parts(&self.model, sms.into())
+             inline constexpr int SHARED_BYTES_PER_BLOCK = {bytes};"
         );
+        for constant in gpu_constants(self, gpu) {
+            write_constant(out, &constant);
+        }
     }
 
     fn write_cuda_ops(&self, out: &mut String) {
@@ -125,7 +84,20 @@ impl Target {
     }
 }
 
-/// Whether device code reads a constant.
-fn is_of_device(constant: &Constant) -> bool {
-    DEVICE_CONSTANTS.contains(&constant.name) || constant.name.starts_with("FORMAT_")
+fn write_constant(out: &mut String, constant: &Constant) {
+    let name = constant.name;
+    let text = match constant.value {
+        _ if constant.of_host => return,
+        Value::Size(value) => format!("int {name} = {value}"),
+        Value::Single(value) => format!("float {name} = {value:?}f"),
+        Value::Bool(value) => format!("bool {name} = {value}"),
+        Value::Format(value) => {
+            format!("Format {name} = Format::{}", value.coding().name())
+        }
+        Value::Kv(value) => {
+            let value = format!("{value:?}").to_lowercase();
+            format!("KvFormat {name} = KvFormat::{value}")
+        }
+    };
+    let _ = writeln!(out, "// {}\ninline constexpr {text};", constant.doc);
 }

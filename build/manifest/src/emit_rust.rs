@@ -3,10 +3,9 @@
 use std::fmt::Write;
 
 use crate::config::{config_facts, generation_facts};
-use crate::constants::{Constant, Value, constants};
+use crate::constants::{Constant, Value, constants, gpu_constants};
 use crate::facts::Fact;
 use crate::files::sha256;
-use crate::kernels::{top_k_chunks, top_k_parts};
 use crate::schema::model::{AddedTokens, Chat, File};
 use crate::target::{DerivedFile, Target};
 
@@ -113,24 +112,14 @@ impl Target {
             return;
         };
         let (major, minor) = (gpu.capability() / 10, gpu.capability() % 10);
-        let operands = self.kernels().iter().any(|choice| choice.operands);
         items! { out;
             /// Compute capability that kernels are compiled for (major, minor).
             COMPUTE_CAPABILITY: (i32, i32) = "({major}, {minor})";
             /// SMs that grids are sized for.
             SMS: u32 = "{}", gpu.sms;
-            /// Most rows of one launch of `moe`.
-            MOE_ROWS: usize = "{}", self.moe_rows(gpu.shared_bytes_per_block);
-            /// Whether `norm_linear` writes many rows in F16 for `experts`.
-            EXPERTS_TAKE_ROUNDED: bool = "{}", self.experts_take_rounded();
-            /// Whether `attend` writes rows in F16 in launches with cells.
-            ATTEND_ROUNDS: bool = "{}", self.attend_rounds();
-            /// Chunks of a row of logits, each computed by one block of the head.
-            TOP_K_CHUNKS: usize = "{}", top_k_chunks(&self.model, gpu.sms.into());
-            /// Parts of a chunk of logits, each ranked by one warp.
-            TOP_K_PARTS: usize = "{}", top_k_parts(&self.model, gpu.sms.into());
-            /// Whether kernels lay out rows as operands of warpgroup instructions.
-            OPERANDS: bool = "{operands}";
+        }
+        for constant in gpu_constants(self, gpu) {
+            write_constant(out, &constant);
         }
     }
 

@@ -1,6 +1,6 @@
 //! The one error of this crate: which file, which key, which value, which rule.
 
-use std::fmt;
+use std::{fmt, io};
 
 /// A manifest that breaks a rule, or a file that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +24,11 @@ impl ManifestError {
             value: String::new(),
             rule: rule.into(),
         }
+    }
+
+    /// Conversion of an I/O error of reading `file`, for `map_err`.
+    pub(crate) fn unread(file: &str) -> impl Fn(io::Error) -> Self {
+        move |error| ManifestError::file(file, format!("cannot be read: {error}"))
     }
 
     /// One key holds a value that breaks `rule`.

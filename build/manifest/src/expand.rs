@@ -1,6 +1,6 @@
 //! The expanded manifest: every fact of a target and every number that follows, as TOML.
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::schema::hardware::Hardware;
 use crate::schema::leaf::Leaf;
@@ -14,30 +14,15 @@ struct Expanded<'a> {
     target: &'a str,
     binary: String,
     serves: bool,
-    derived: Derived,
+    #[serde(serialize_with = "as_table")]
+    derived: [Figure; 14],
     leaf: &'a Leaf,
     hardware: &'a Hardware,
     model: &'a Model,
 }
 
-/// Figures derived for a target, in bytes and counts.
-#[derive(Serialize)]
-struct Derived {
-    parameters_text: u64,
-    parameters_mtp: u64,
-    parameters_active: u64,
-    checkpoint_tensors: u64,
-    checkpoint_bytes: u64,
-    checkpoint_bytes_text: u64,
-    checkpoint_bytes_mtp: u64,
-    weight_bytes_per_token: u64,
-    kv_bytes_per_token: u64,
-    kv_pages: u64,
-    kv_bytes: u64,
-    state_matrix_bytes_per_sequence: u64,
-    state_conv_bytes_per_sequence: u64,
-    resident_bytes: u64,
-}
+/// Name and value of a figure derived for a target, in bytes or as a count.
+type Figure = (&'static str, u64);
 
 impl Target {
     /// The target as TOML: facts, choices, derived figures and a table of weights.
@@ -56,27 +41,24 @@ impl Target {
         format!("{head}\n[weights]\n{rows}")
     }
 
-    fn derived(&self) -> Derived {
-        let [
-            state_matrix_bytes_per_sequence,
-            state_conv_bytes_per_sequence,
-        ] = self.state_bytes();
-        Derived {
-            parameters_text: self.part_parameters(Part::Text),
-            parameters_mtp: self.part_parameters(Part::Mtp),
-            parameters_active: self.active_parameters(),
-            checkpoint_tensors: self.checkpoint_tensors(),
-            checkpoint_bytes: self.checkpoint_bytes(),
-            checkpoint_bytes_text: self.part_bytes(Part::Text),
-            checkpoint_bytes_mtp: self.part_bytes(Part::Mtp),
-            weight_bytes_per_token: self.weight_bytes_per_token(),
-            kv_bytes_per_token: self.kv_bytes_per_token(),
-            kv_pages: self.kv_pages(),
-            kv_bytes: self.kv_bytes(),
-            state_matrix_bytes_per_sequence,
-            state_conv_bytes_per_sequence,
-            resident_bytes: self.resident_bytes(),
-        }
+    fn derived(&self) -> [Figure; 14] {
+        let [state_matrix, state_conv] = self.state_bytes();
+        [
+            ("parameters_text", self.part_parameters(Part::Text)),
+            ("parameters_mtp", self.part_parameters(Part::Mtp)),
+            ("parameters_active", self.active_parameters()),
+            ("checkpoint_tensors", self.checkpoint_tensors()),
+            ("checkpoint_bytes", self.checkpoint_bytes()),
+            ("checkpoint_bytes_text", self.part_bytes(Part::Text)),
+            ("checkpoint_bytes_mtp", self.part_bytes(Part::Mtp)),
+            ("weight_bytes_per_token", self.weight_bytes_per_token()),
+            ("kv_bytes_per_token", self.kv_bytes_per_token()),
+            ("kv_pages", self.kv_pages()),
+            ("kv_bytes", self.kv_bytes()),
+            ("state_matrix_bytes_per_sequence", state_matrix),
+            ("state_conv_bytes_per_sequence", state_conv),
+            ("resident_bytes", self.resident_bytes()),
+        ]
     }
 
     /// A line of the expanded manifest for a row of the table.
@@ -99,6 +81,10 @@ impl Target {
              bytes_stored = {stored}, bytes_read_per_token = {read} }}\n"
         )
     }
+}
+
+fn as_table<S: Serializer>(figures: &[Figure], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_map(figures.iter().copied())
 }
 
 /// Name of a unit variant in manifests.

@@ -1,6 +1,8 @@
 //! Checkpoint files in this repository: their digests, and the `files` lines that state these.
 
 use std::fmt::Write;
+use std::fs::DirEntry;
+use std::io;
 use std::path::Path;
 
 use sha2::{Digest, Sha256};
@@ -28,25 +30,22 @@ fn is_checkpoint_file(name: &str) -> bool {
     kinds.iter().any(|kind| name.ends_with(kind))
 }
 
+/// Names of all files in `folder`, which problems call `shown`.
+pub(crate) fn names_in(folder: &Path, shown: &str) -> Result<Vec<String>, ManifestError> {
+    let name = |entry: io::Result<DirEntry>| Ok(entry?.file_name().to_string_lossy().into_owned());
+    let names = std::fs::read_dir(folder).and_then(|entries| entries.map(name).collect());
+    names.map_err(ManifestError::unread(shown))
+}
+
 /// The `files` lines of a checkpoint whose files are in `folder`, ready to paste.
 pub fn checkpoint_block(folder: &Path) -> Result<String, ManifestError> {
     let shown = folder.display().to_string();
-    let failed = |error| ManifestError::file(&shown, format!("cannot be read: {error}"));
-    let mut names = Vec::new();
-    for entry in std::fs::read_dir(folder).map_err(failed)? {
-        names.push(
-            entry
-                .map_err(failed)?
-                .file_name()
-                .to_string_lossy()
-                .into_owned(),
-        );
-    }
+    let mut names = names_in(folder, &shown)?;
     names.retain(|name| is_checkpoint_file(name));
     names.sort();
     let mut files = Vec::new();
     for name in names {
-        let content = std::fs::read(folder.join(&name)).map_err(failed)?;
+        let content = std::fs::read(folder.join(&name)).map_err(ManifestError::unread(&shown))?;
         files.push(File {
             bytes: content.len() as u64,
             sha256: sha256(&content),
@@ -93,12 +92,7 @@ pub(crate) fn verify(target: &Target) -> Result<(), ManifestError> {
         let content = match std::fs::read(target.root.join(&path)) {
             Ok(content) => content,
             Err(_) if !target.leaf.embed => return Ok(()),
-            Err(error) => {
-                return Err(ManifestError::file(
-                    path,
-                    format!("cannot be read: {error}"),
-                ));
-            }
+            Err(error) => return Err(ManifestError::unread(&path)(error)),
         };
         verify_digest(target, file, &content)?;
         if file.name.ends_with(".safetensors") {

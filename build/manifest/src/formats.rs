@@ -171,6 +171,7 @@ impl Target {
 #[cfg(test)]
 mod tests {
     use super::is_match;
+    use crate::schema::leaf::Patterns;
     use crate::schema::model::Mixer;
     use crate::table::{Format, Kind, Role, Sites};
     use crate::testing::repository;
@@ -205,7 +206,7 @@ mod tests {
     fn the_first_rule_that_names_a_matrix_decides_layer_by_layer() {
         let mut target = repository("cpu/tiny/nvfp4");
         let mut rule = target.leaf.format[0].clone();
-        rule.r#match = "*.o_proj".to_string().into();
+        rule.r#match = Patterns::One("*.o_proj".to_string());
         (rule.layers, rule.r#as) = (Some(vec![3]), Format::Fp8Block128);
         target.leaf.format.insert(0, rule);
         let rows = target.table();

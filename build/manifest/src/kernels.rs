@@ -17,15 +17,15 @@ use crate::target::Target;
 
 /// A kernel chosen for an op, with its parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KernelChoice<'a> {
+pub struct KernelChoice {
     /// Name of the op.
-    pub op: &'a str,
+    pub op: &'static str,
     /// Shape of the block that the kernel is compiled for; `None` for an op without shapes.
     pub shape: Option<String>,
     /// Name of the launcher.
     pub launcher: String,
     /// Name of the kernel: `cuda/ops/<op>/<kernel>.cuh` without its architecture.
-    pub kernel: &'a str,
+    pub kernel: &'static str,
     /// Threads of a block.
     pub threads: u64,
     /// Whether the kernel lays out rows as operands of warpgroup instructions.
@@ -266,20 +266,19 @@ impl Target {
     }
 
     /// The kernels of this target, by launcher. Ops without a known kernel are left out.
-    pub fn kernels(&self) -> Vec<KernelChoice<'_>> {
+    pub fn kernels(&self) -> Vec<KernelChoice> {
         let launchers = self.launchers().into_iter();
         let chosen = launchers.filter_map(|Launcher { op, shape, name }| {
             let choice = self.op(op, shape.as_deref())?;
-            kernels_of(op)?
-                .contains(&choice.kernel)
-                .then(|| KernelChoice {
-                    op,
-                    shape,
-                    launcher: name,
-                    kernel: choice.kernel.as_str(),
-                    threads: choice.threads,
-                    operands: choice.kernel == WARPGROUPS,
-                })
+            let mut known = kernels_of(op)?.iter();
+            Some(KernelChoice {
+                op,
+                shape,
+                launcher: name,
+                kernel: known.find(|known| **known == choice.kernel)?,
+                threads: choice.threads,
+                operands: choice.kernel == WARPGROUPS,
+            })
         });
         chosen.collect()
     }
@@ -313,7 +312,7 @@ impl Target {
     }
 
     /// Widest row that the threads of a kernel hold, elements; `None` if they hold no row.
-    pub(crate) fn row_max(choice: &KernelChoice<'_>) -> Option<u64> {
+    pub(crate) fn row_max(choice: &KernelChoice) -> Option<u64> {
         let (op, elements) = ROW_OP;
         (choice.op == op).then_some(elements * choice.threads)
     }
@@ -322,7 +321,7 @@ impl Target {
 /// Whether `linear` may take matrices of a role: not of experts, nor between latents and heads.
 fn is_of_linear(role: Role) -> bool {
     let of_heads = matches!(role, Role::LatentKeys | Role::LatentValues);
-    !role.is_expert() && !role.is_shared_expert() && !of_heads
+    !role.is_of_experts() && !of_heads
 }
 
 /// Whether `norm_linear` takes matrices of a role.

@@ -46,10 +46,9 @@ mod testing;
 mod weights;
 
 pub use adopt::{Adopted, Open, Published, Source, adopt};
-pub use dequantise::dequantise;
 pub use error::ManifestError;
 pub use files::{block as files_block, checkpoint_block};
 pub use kernels::{KernelChoice, Launcher};
-pub use safetensors::CheckpointError;
+pub use shapes::camel;
 pub use target::{DerivedFile, Target, leaves, load};
 pub use weights::Part;

@@ -4,34 +4,14 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 /// Bytes of the header's length, which is little-endian.
 pub(crate) const LENGTH_BYTES: usize = 8;
 const METADATA: &str = "__metadata__";
 
-/// A checkpoint file that is malformed, or that cannot be transformed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CheckpointError {
-    /// Tensor, or empty for the file.
-    pub tensor: String,
-    /// Fault, in words.
-    pub problem: String,
-}
-
-impl fmt::Display for CheckpointError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.tensor.is_empty() {
-            true => f.write_str(&self.problem),
-            false => write!(f, "tensor {}: {}", self.tensor, self.problem),
-        }
-    }
-}
-
-impl std::error::Error for CheckpointError {}
-
-pub(crate) fn fail<T>(tensor: &str, problem: impl Into<String>) -> Result<T, CheckpointError> {
-    let (tensor, problem) = (tensor.into(), problem.into());
-    Err(CheckpointError { tensor, problem })
+pub(crate) fn fail<T>(tensor: &str, problem: impl fmt::Display) -> Result<T, String> {
+    Err(format!("tensor {tensor}: {problem}"))
 }
 
 /// One entry of a safetensors header.
@@ -44,39 +24,26 @@ pub(crate) struct Entry {
 }
 
 /// Header without its metadata, and the data section.
-pub(crate) fn split(file: &[u8]) -> Result<(BTreeMap<String, Entry>, &[u8]), CheckpointError> {
-    let Some((length, rest)) = file.split_first_chunk::<LENGTH_BYTES>() else {
-        return fail("", "shorter than the length of a safetensors header");
-    };
+///
+/// # Errors
+/// What is wrong with the file, in words.
+pub(crate) fn split(file: &[u8]) -> Result<(BTreeMap<String, Entry>, &[u8]), String> {
+    let length = file.split_first_chunk::<LENGTH_BYTES>();
+    let (length, rest) = length.ok_or("shorter than the length of a safetensors header")?;
     let length = u64::from_le_bytes(*length);
-    let Some((text, data)) = usize::try_from(length)
-        .ok()
-        .and_then(|at| rest.split_at_checked(at))
-    else {
-        return fail(
-            "",
-            format!("header of {length} bytes is longer than the file"),
-        );
-    };
-    let json = |error: serde_json::Error| CheckpointError {
-        tensor: String::new(),
-        problem: format!("malformed safetensors header: {error}"),
-    };
-    let mut entries: BTreeMap<String, serde_json::Value> =
-        serde_json::from_slice(text).map_err(json)?;
+    let at = usize::try_from(length).ok();
+    let parts = at.and_then(|at| rest.split_at_checked(at));
+    let too_long = || format!("header of {length} bytes is longer than the file");
+    let (text, data) = parts.ok_or_else(too_long)?;
+    let json = |error| format!("malformed safetensors header: {error}");
+    let mut entries: BTreeMap<String, Value> = serde_json::from_slice(text).map_err(json)?;
     entries.remove(METADATA);
-    let typed = entries.into_iter().map(|(name, value)| {
-        let entry = serde_json::from_value(value).map_err(json)?;
-        Ok((name, entry))
-    });
-    Ok((typed.collect::<Result<_, CheckpointError>>()?, data))
+    let entry = |(name, value)| Ok((name, serde_json::from_value(value).map_err(json)?));
+    let entries = entries.into_iter().map(entry);
+    Ok((entries.collect::<Result<_, String>>()?, data))
 }
 
-pub(crate) fn slice<'a>(
-    name: &str,
-    entry: &Entry,
-    data: &'a [u8],
-) -> Result<&'a [u8], CheckpointError> {
+pub(crate) fn slice<'a>(name: &str, entry: &Entry, data: &'a [u8]) -> Result<&'a [u8], String> {
     let [start, end] = entry.data_offsets;
     match data.get(start..end) {
         Some(bytes) => Ok(bytes),

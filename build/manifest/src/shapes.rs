@@ -106,28 +106,27 @@ impl Number {
             Number::Size(value) => ("usize", value.to_string()),
             Number::Bool(value) => ("bool", value.to_string()),
             Number::Single(value) => ("f32", format!("{value:?}")),
-            Number::Activation(value) => {
-                let kind = "crate::shapes::Activation";
-                (kind, format!("{kind}::{value:?}"))
-            }
-            Number::Rope(theta, scaling) => {
-                let rope =
-                    format!("crate::shapes::Rope {{ theta: {theta:?}, scaling: {scaling} }}");
-                ("crate::shapes::Rope", rope)
-            }
+            Number::Activation(value) => (
+                "crate::shapes::Activation",
+                format!("crate::shapes::Activation::{value:?}"),
+            ),
+            Number::Rope(theta, scaling) => (
+                "crate::shapes::Rope",
+                format!("crate::shapes::Rope {{ theta: {theta:?}, scaling: {scaling} }}"),
+            ),
             Number::Window(positions) => ("Option<usize>", format!("{positions:?}")),
             Number::Temperature(growth) => {
-                let kind = "crate::shapes::Temperature";
-                let value = growth.map_or("None".to_string(), |(beta, original)| {
+                let some = |(beta, original)| {
+                    let kind = "crate::shapes::Temperature";
                     format!("Some({kind} {{ beta: {beta:?}, original: {original} }})")
-                });
-                let text = format!("const {name}: Option<{kind}> = {value};");
-                return text;
+                };
+                let value = growth.map_or("None".to_string(), some);
+                ("Option<crate::shapes::Temperature>", value)
             }
-            Number::WindowPages => {
-                let group = "crate::shapes::PageGroup";
-                (group, format!("{group}::Window"))
-            }
+            Number::WindowPages => (
+                "crate::shapes::PageGroup",
+                "crate::shapes::PageGroup::Window".to_string(),
+            ),
             Number::Shape(shape) => return format!("type {name} = {shape};"),
         };
         format!("const {name}: {kind} = {value};")
@@ -153,7 +152,23 @@ impl Number {
     }
 }
 
+use Number::{Bool, Single, Size};
+
 impl Shape {
+    pub fn of(
+        kind: Kind,
+        [word, name, doc]: [&'static str; 3],
+        constants: Vec<(&'static str, Number)>,
+    ) -> Shape {
+        Shape {
+            kind,
+            word,
+            name,
+            doc,
+            constants,
+        }
+    }
+
     /// Suffix of the shape's own launchers.
     pub fn snake(&self) -> String {
         self.name.to_lowercase()
@@ -233,11 +248,8 @@ impl Target {
             }
             out.push_str("}\n");
         }
-        for shape in self
-            .shapes()
-            .iter()
-            .filter(|shape| shape.kind == Kind::DELTA)
-        {
+        let mut shapes = self.shapes().into_iter();
+        if let Some(shape) = shapes.find(|shape| shape.kind == Kind::DELTA) {
             let doc = "Recurrent mixer of the model, whatever its rule.";
             let _ = writeln!(out, "/// {doc}\npub type Recurrent = {};", shape.name);
         }
@@ -286,21 +298,13 @@ impl Target {
             );
         }
         out.push_str("        }\n    };\n}\npub(crate) use with_blocks;\n");
-        let blocks = self.layer_blocks();
-        let blocks: Vec<_> = blocks.into_iter().map(blocks_text).collect();
-        let doc = "Mixer and feed-forward of each layer.";
-        let blocks = format!(
-            "LAYER_BLOCKS: [[Option<Shape>; 2]; LAYERS] = [{}]",
-            blocks.join(", ")
-        );
-        item(out, doc, &blocks);
-        let blocks = blocks_text(self.prediction_blocks());
-        let doc = "Blocks of the multi-token-prediction layer.";
-        item(
-            out,
-            doc,
-            &format!("PREDICTION_BLOCKS: [Option<Shape>; 2] = {blocks}"),
-        );
+        let blocks: Vec<_> = layers.iter().copied().map(blocks_text).collect();
+        let blocks = blocks.join(", ");
+        let blocks = format!("LAYER_BLOCKS: [[Option<Shape>; 2]; LAYERS] = [{blocks}]");
+        item(out, "Mixer and feed-forward of each layer.", &blocks);
+        let blocks = blocks_text(prediction);
+        let blocks = format!("PREDICTION_BLOCKS: [Option<Shape>; 2] = {blocks}");
+        item(out, "Blocks of the multi-token-prediction layer.", &blocks);
     }
 
     /// Names of the shapes of each layer's mixer and feed-forward.
@@ -371,12 +375,8 @@ impl Target {
             out.push_str("};\n");
         }
         for shape in &shapes {
-            let alone = shapes
-                .iter()
-                .filter(|other| other.kind == shape.kind)
-                .count()
-                == 1;
-            if alone && shape.kind != Kind::ATTENTION {
+            let same = |other: &&Shape| other.kind == shape.kind;
+            if shapes.iter().filter(same).count() == 1 && shape.kind != Kind::ATTENTION {
                 let _ = writeln!(out, "// The only one of its kind.");
                 let _ = writeln!(out, "using {} = {};", shape.kind_name(), shape.name);
             }
@@ -408,25 +408,23 @@ impl Target {
         let pages = window.map(|_| ("PAGES", Number::WindowPages));
         let mut constants = stated("attention", attention);
         constants.extend([
-            ("VALUE_DIM", Number::Size(each.value_dim)),
-            ("ROTARY_DIM", Number::Size(rotary_dim)),
+            ("VALUE_DIM", Size(each.value_dim)),
+            ("ROTARY_DIM", Size(rotary_dim)),
             ("ROPE", Number::Rope(rope.0, rope.1)),
-            ("SCALE", Number::Single(scale as f32)),
+            ("SCALE", Single(scale as f32)),
         ]);
         constants.extend(self.switches(Kind::ATTENTION));
         constants.extend([
             ("WINDOW", Number::Window(attention.window)),
-            ("SINKS", Number::Bool(traits.has(Switch::Sinks))),
+            ("SINKS", Bool(traits.has(Switch::Sinks))),
             ("POSITION_BYTES", Number::Size(self.kv_bytes_in(attention))),
         ]);
         constants.extend(pages);
-        Shape {
-            doc: each.doc,
-            word: each.table(),
-            name: each.name,
-            kind: Kind::ATTENTION,
+        Shape::of(
+            Kind::ATTENTION,
+            [each.table(), each.name, each.doc],
             constants,
-        }
+        )
     }
 
     fn latent_shape(&self) -> Option<Shape> {
@@ -437,13 +435,8 @@ impl Target {
         let mut constants = vec![("Attention", Number::Shape("Full"))];
         constants.extend(stated("latent", latent));
         constants.push(("TEMPERATURE", growth));
-        Some(Shape {
-            doc: "Attention over latents.",
-            word: "latent",
-            name: "Latent",
-            kind: Kind::LATENT,
-            constants,
-        })
+        let names = ["latent", "Latent", "Attention over latents."];
+        Some(Shape::of(Kind::LATENT, names, constants))
     }
 
     /// Columns of the output projection after an attention.
@@ -458,78 +451,61 @@ impl Target {
         let moe = self.model.moe.as_ref()?;
         let rounds = self.leaf.numbers.experts_rows == Rows::Nvfp4;
         let width = moe.latent.unwrap_or(self.model.hidden);
-        let (shared, none) = (Number::Size(self.padded(moe.shared())), Number::Size(0));
+        let (shared, none) = (Size(self.padded(moe.shared())), Size(0));
         let (shared, beside) = match self.beside() {
             false => (shared, none),
             true => (none, shared),
         };
         let mut constants = stated("moe", moe);
         constants.extend([
-            (
-                "INTERMEDIATE",
-                Number::Size(self.padded_inner(moe.intermediate)),
-            ),
-            ("WIDTH", Number::Size(self.padded(width))),
-            ("LATENT", Number::Bool(moe.latent.is_some())),
+            ("INTERMEDIATE", Size(self.padded_inner(moe.intermediate))),
+            ("WIDTH", Size(self.padded(width))),
+            ("LATENT", Bool(moe.latent.is_some())),
             ("SHARED", shared),
             (
                 "SHARED_GATED",
-                Number::Bool(self.traits().feed_forward == Beside::SharedExpert),
+                Bool(self.traits().feed_forward == Beside::SharedExpert),
             ),
             ("BESIDE", beside),
         ]);
         constants.extend(self.switches(Kind::EXPERTS));
         let scale = moe.scale.unwrap_or(1.0) as f32;
         constants.extend([
-            ("WEIGHT_SCALE", Number::Single(scale)),
-            ("ROWS_NVFP4", Number::Bool(rounds)),
-            ("SCALED", Number::Bool(self.has(Switch::ExpertsScaled))),
+            ("WEIGHT_SCALE", Single(scale)),
+            ("ROWS_NVFP4", Bool(rounds)),
+            ("SCALED", Bool(self.has(Switch::ExpertsScaled))),
             ("ACTIVATION", Number::Activation(self.traits().activation)),
         ]);
-        Some(Shape {
-            doc: "Mixture of experts.",
-            word: "moe",
-            name: "Moe",
-            kind: Kind::EXPERTS,
-            constants,
-        })
+        let names = ["moe", "Moe", "Mixture of experts."];
+        Some(Shape::of(Kind::EXPERTS, names, constants))
     }
 
     /// Constants that switches of the family set in the shapes of a kind.
     fn switches(&self, kind: Kind) -> impl Iterator<Item = (&'static str, Number)> {
         let constants = self.traits().constants(kind);
-        constants.map(|(name, is_on)| (name, Number::Bool(is_on)))
+        constants.map(|(name, is_on)| (name, Bool(is_on)))
     }
 
     fn mlp_shape(&self) -> Option<Shape> {
         let mlp = self.model.mlp.as_ref()?;
-        Some(Shape {
-            doc: "A gated MLP.",
-            word: "mlp",
-            name: "Mlp",
-            kind: Kind::MLP,
-            constants: vec![
-                (
-                    "INTERMEDIATE",
-                    Number::Size(self.padded_inner(mlp.intermediate)),
-                ),
-                ("ACTIVATION", Number::Activation(self.traits().activation)),
-            ],
-        })
+        let constants = vec![
+            ("INTERMEDIATE", Size(self.padded_inner(mlp.intermediate))),
+            ("ACTIVATION", Number::Activation(self.traits().activation)),
+        ];
+        Some(Shape::of(
+            Kind::MLP,
+            ["mlp", "Mlp", "A gated MLP."],
+            constants,
+        ))
     }
 
     fn both_shape(&self) -> Option<Shape> {
         let parts = self.model.feed_forward();
-        parts.contains(&FeedForward::Both).then(|| Shape {
-            doc: "An MLP and experts beside each other.",
-            word: "both",
-            name: "Both",
-            kind: Kind::BOTH,
-            constants: vec![
-                ("Mlp", Number::Shape("Mlp")),
-                ("Experts", Number::Shape("Moe")),
-            ],
-        })
+        let shapes = [("Mlp", "Mlp"), ("Experts", "Moe")];
+        let constants = shapes.map(|(name, shape)| (name, Number::Shape(shape)));
+        let names = ["both", "Both", "An MLP and experts beside each other."];
+        let both = parts.contains(&FeedForward::Both);
+        both.then(|| Shape::of(Kind::BOTH, names, constants.into()))
     }
 }
 
@@ -623,7 +599,7 @@ fn score_growth(attention: &Attention) -> f64 {
 }
 
 /// `rms_norm` as `RmsNorm`.
-pub(crate) fn camel(name: &str) -> String {
+pub fn camel(name: &str) -> String {
     let words = name
         .split('_')
         .map(|word| word[..1].to_uppercase() + &word[1..]);

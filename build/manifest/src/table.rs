@@ -412,58 +412,20 @@ impl Role {
         }
     }
 
-    /// Whether rows are hidden or inner channels; or elements, of a vector.
-    const fn has_wide_rows(self) -> bool {
+    /// Numbers that a matrix's rows and columns in memory are multiples of, where hidden and inner
+    /// channels are padded to multiples of two numbers; the first also of a vector's elements.
+    const fn multiples(self, [hidden, inner]: [usize; 2]) -> [usize; 2] {
         use Role::*;
-        matches!(
-            self,
-            Output
-                | GdnOutput
-                | ExpertGate
-                | ExpertUp
-                | ExpertDown
-                | ExpertsIn
-                | ExpertsOut
-                | SharedGate
-                | SharedUp
-                | SharedDown
-                | MlpGate
-                | MlpUp
-                | MlpDown
-                | FinalNorm
-                | InputNorm
-                | PostNorm
-                | MixedNorm
-                | FedNorm
-                | MlpNorm
-                | ExpertsInputNorm
-                | ExpertsNorm
-                | RouterNorm
-                | OutputBias
-        )
-    }
-
-    /// Whether a matrix's rows are inner channels.
-    const fn has_inner_rows(self) -> bool {
-        use Role::{ExpertGate, ExpertUp, MlpGate, MlpUp, SharedGate, SharedUp};
-        matches!(
-            self,
-            ExpertGate | ExpertUp | MlpGate | MlpUp | SharedGate | SharedUp
-        )
-    }
-
-    /// Whether a matrix's columns are inner channels.
-    const fn has_inner_columns(self) -> bool {
-        matches!(self, Role::ExpertDown | Role::MlpDown | Role::SharedDown)
-    }
-
-    /// Whether a matrix's columns are neither hidden nor inner channels.
-    const fn has_own_columns(self) -> bool {
-        use Role::{GdnOutput, LatentKeys, LatentValues, Output, QueryUp};
-        matches!(
-            self,
-            Output | GdnOutput | QueryUp | LatentKeys | LatentValues
-        )
+        match self {
+            ExpertGate | ExpertUp | MlpGate | MlpUp | SharedGate | SharedUp => [inner, hidden],
+            ExpertDown | MlpDown | SharedDown => [hidden, inner],
+            Output | GdnOutput => [hidden, 1],
+            QueryUp | LatentKeys | LatentValues => [1, 1],
+            ExpertsIn | ExpertsOut | OutputBias => [hidden, hidden],
+            FinalNorm | InputNorm | PostNorm | MixedNorm | FedNorm => [hidden, hidden],
+            MlpNorm | ExpertsInputNorm | ExpertsNorm | RouterNorm => [hidden, hidden],
+            _ => [1, hidden],
+        }
     }
 
     /// Whether a matrix belongs to the shared expert.
@@ -474,6 +436,11 @@ impl Role {
     /// Whether a matrix belongs to a routed expert.
     pub const fn is_expert(self) -> bool {
         matches!(self, Role::ExpertGate | Role::ExpertUp | Role::ExpertDown)
+    }
+
+    /// Whether a matrix belongs to an expert, routed or shared.
+    pub const fn is_of_experts(self) -> bool {
+        self.is_expert() || self.is_shared_expert()
     }
 }
 
@@ -632,17 +599,7 @@ impl Row {
     /// Rows and columns of the matrix in memory, where hidden and inner widths are padded to
     /// multiples of `pads`.
     pub fn padded(&self, pads: [usize; 2]) -> [usize; 2] {
-        let ([hidden, inner], role) = (pads, self.role);
-        let rows = match role.has_wide_rows() {
-            true if role.has_inner_rows() => inner,
-            true => hidden,
-            false => 1,
-        };
-        let columns = match role.has_own_columns() {
-            true => 1,
-            false if role.has_inner_columns() => inner,
-            false => hidden,
-        };
+        let [rows, columns] = self.role.multiples(pads);
         [
             self.n().next_multiple_of(rows),
             self.k().next_multiple_of(columns),
@@ -652,11 +609,7 @@ impl Row {
     /// Elements of the vector in memory, where its hidden width is padded to a multiple of `pad`.
     pub fn padded_elements(&self, pad: usize) -> usize {
         let elements = self.shape.iter().product::<usize>();
-        if self.role.has_wide_rows() {
-            elements.next_multiple_of(pad)
-        } else {
-            elements
-        }
+        elements.next_multiple_of(self.role.multiples([pad; 2])[0])
     }
 
     /// Whether one tensor holds the matrices of all copies.

@@ -62,18 +62,8 @@ fn entries(root: &Path, folder: &str) -> Result<Vec<String>, ManifestError> {
     if path.is_file() {
         return Ok(Vec::new());
     }
-    let failed = |error| ManifestError::file(folder, format!("cannot be read: {error}"));
-    let mut names = Vec::new();
-    for entry in std::fs::read_dir(path).map_err(failed)? {
-        let name = entry
-            .map_err(failed)?
-            .file_name()
-            .to_string_lossy()
-            .into_owned();
-        if !name.starts_with(['_', '.']) {
-            names.push(name);
-        }
-    }
+    let mut names = files::names_in(&path, folder)?;
+    names.retain(|name| !name.starts_with(['_', '.']));
     Ok(names)
 }
 
@@ -208,8 +198,7 @@ impl Target {
 
     fn dequantised(&self, name: &str) -> Result<DerivedFile, ManifestError> {
         let path = self.model_path(name);
-        let source = std::fs::read(self.root.join(&path))
-            .map_err(|error| ManifestError::file(&path, format!("cannot be read: {error}")))?;
+        let source = std::fs::read(self.root.join(&path)).map_err(ManifestError::unread(&path))?;
         let content = dequantise(&source)
             .map_err(|error| ManifestError::file(&path, format!("dequantise: {error}")))?;
         Ok(DerivedFile {

@@ -1,5 +1,6 @@
 //! Facts read from the bytes of a binary: ELF sections, needed libraries, paths, PTX.
 
+use memchr::memmem;
 use object::elf;
 use object::read::elf::ElfFile64;
 use object::{LittleEndian, Object, ObjectSection, ObjectSymbol, SymbolKind};
@@ -119,7 +120,7 @@ pub fn refuse_path(bytes: &[u8], path: &str) -> Result<(), String> {
     if needle.len() < PATH_BYTES_MIN {
         return Ok(());
     }
-    let Some(at) = find(bytes, needle.as_bytes()) else {
+    let Some(at) = memmem::find(bytes, needle.as_bytes()) else {
         return Ok(());
     };
     let printable = |byte: &&u8| byte.is_ascii_graphic();
@@ -129,20 +130,6 @@ pub fn refuse_path(bytes: &[u8], path: &str) -> Result<(), String> {
     Err(format!(
         "the binary contains a path of this machine, at byte {at}: {around}"
     ))
-}
-
-/// Offset of the first `needle` in `bytes`.
-pub fn find(bytes: &[u8], needle: &[u8]) -> Option<usize> {
-    let first = *needle.first()?;
-    let mut from = 0;
-    while let Some(skip) = bytes[from..].iter().position(|byte| *byte == first) {
-        let at = from + skip;
-        if bytes[at..].starts_with(needle) {
-            return Some(at);
-        }
-        from = at + 1;
-    }
-    None
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use manifest::Target;
+use manifest::{KernelChoice, Launcher, Target};
 
 use crate::dist::Tool;
 use crate::glibc::{self, Programs};
@@ -54,22 +54,10 @@ pub struct DeviceTarget {
     /// Text of `target.cuh`.
     pub constants: String,
     /// Launchers with a kernel of their own, to be compiled.
-    pub kernels: Vec<Compiled>,
-    /// Op and name of every launcher.
-    pub launchers: Vec<(String, String)>,
+    pub kernels: Vec<KernelChoice>,
+    pub launchers: Vec<Launcher>,
     /// Probe that the kernels are compiled as; none for the product.
     pub probe: Option<Probe>,
-}
-
-/// A launcher to be compiled.
-#[derive(Clone, Debug)]
-pub struct Compiled {
-    pub op: String,
-    /// Shape of the block that the launcher is for.
-    pub shape: Option<String>,
-    /// Name of the launcher.
-    pub launcher: String,
-    pub kernel: String,
 }
 
 impl DeviceTarget {
@@ -85,20 +73,13 @@ impl DeviceTarget {
                 target.leaf.hw
             )));
         };
-        let kernels = target.kernels().into_iter().map(|choice| Compiled {
-            op: choice.op.to_string(),
-            shape: choice.shape,
-            launcher: choice.launcher,
-            kernel: choice.kernel.to_string(),
-        });
-        let launchers = target.launchers().into_iter();
         Ok(DeviceTarget {
             name: target.name.clone(),
             arch: gpu.arch.clone(),
             host: host.clone(),
             constants: target.emit_cuda(),
-            kernels: kernels.collect(),
-            launchers: launchers.map(|l| (l.op.to_string(), l.name)).collect(),
+            kernels: target.kernels(),
+            launchers: target.launchers(),
             probe,
         })
     }
@@ -273,14 +254,14 @@ fn compile_action(
     host: &Host,
     table: &abi::Table,
     folders: &Folders,
-    compiled: &Compiled,
+    compiled: &KernelChoice,
 ) -> Result<Action, Error> {
-    let Compiled { op, launcher, .. } = compiled;
+    let KernelChoice { op, launcher, .. } = compiled;
     let folder = format!("cuda/ops/{op}");
-    let header = kernel_header(&toolchain.root, &folder, &compiled.kernel, &target.arch)?;
+    let header = kernel_header(&toolchain.root, &folder, compiled.kernel, &target.arch)?;
     let mut unit = compile::unit(table, compiled, &header).map_err(wrong)?;
     let launchers = target.launchers.iter();
-    let launchers = launchers.map(|(op, launcher)| (op.as_str(), launcher.as_str()));
+    let launchers = launchers.map(|launcher| (launcher.op, launcher.name.as_str()));
     let abi = abi::header(table, launchers).map_err(wrong)?;
     let probe = target.probe_of(op);
     if let Some(probe) = probe {

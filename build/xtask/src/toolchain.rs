@@ -60,7 +60,7 @@ impl Toolchain {
         let cargo_home = env::var("CARGO_HOME").map_or_else(|_| home.join(".cargo"), PathBuf::from);
         let cargo = cargo(&sysroot, &cargo_home, &rustc)?;
         let cc = ["cc", "as", "ld", "ar"].into_iter();
-        let cc = cc.map(|name| versioned(name, "gcc", root));
+        let cc = cc.map(|name| versioned(name, "gcc"));
         let cc = cc.collect::<Result<_, _>>()?;
         Ok(Toolchain {
             root: root.to_path_buf(),
@@ -95,20 +95,27 @@ fn cargo(sysroot: &Path, cargo_home: &Path, rustc: &Tool) -> Result<Tool, String
     })
 }
 
-/// A program of `PATH` that identifies itself with `--version`.
+/// A program of the host, by name or path, identified by the first line of its `--version`.
+pub fn tool(program: &str) -> Option<Tool> {
+    let path = match program.contains('/') {
+        true => PathBuf::from(program),
+        false => on_path(program)?,
+    };
+    let printed = Command::new(&path).arg("--version").output().ok()?;
+    let text = String::from_utf8_lossy(&printed.stdout);
+    Some(Tool {
+        name: program.rsplit('/').next().unwrap_or(program).to_string(),
+        path,
+        identity: text.lines().next().unwrap_or_default().to_string(),
+    })
+}
+
+/// [`tool`] for a program of `PATH`.
 ///
 /// # Errors
 /// If it is not found; `package` is the Debian package that has it.
-pub fn versioned(name: &str, package: &str, root: &Path) -> Result<Tool, String> {
-    let path =
-        on_path(name).ok_or_else(|| format!("{name} is not on PATH; apt-get install {package}"))?;
-    let text = ask(&path, &["--version"], root)?;
-    let identity = text.lines().next().unwrap_or_default().to_string();
-    Ok(Tool {
-        name: name.to_string(),
-        path,
-        identity,
-    })
+pub fn versioned(name: &str, package: &str) -> Result<Tool, String> {
+    tool(name).ok_or_else(|| format!("{name} is not on PATH; apt-get install {package}"))
 }
 
 /// Absolute path of a program in `PATH`.

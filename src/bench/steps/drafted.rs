@@ -2,9 +2,8 @@
 //! makes.
 
 use std::fmt;
-use std::time::Instant;
 
-use super::run::drawn;
+use super::run::{drawn, seconds, tables};
 use check::{rings_fitting, window_ring};
 use model::ops::ENDS_MAX;
 use model::target::{MAX_CONTEXT, MAX_SEQUENCES, PAGE, SNAPSHOTS, STATES};
@@ -63,10 +62,7 @@ impl Drafted {
 
     /// Page table of each sequence.
     fn tables(&self) -> Vec<Vec<PageId>> {
-        let each = self.end().div_ceil(PAGE);
-        let table = |index: usize| (index * each..(index + 1) * each).map(|id| PageId(id as u32));
-        let sequences = 0..self.sequences;
-        sequences.map(|index| table(index).collect()).collect()
+        tables(self.sequences, self.end())
     }
 
     /// Block table of each sequence in the windowed group, if the model has one.
@@ -174,10 +170,4 @@ impl Drafted {
         });
         times.collect()
     }
-}
-
-fn seconds(run: impl FnOnce() -> Result<(), DeviceError>) -> Result<f64, DeviceError> {
-    let start = Instant::now();
-    run()?;
-    Ok(start.elapsed().as_secs_f64())
 }

@@ -28,7 +28,7 @@ use argh::{ArgsInfo, FromArgs};
 use serde::Serialize;
 
 use super::{usage, write};
-use crate::start::boot::{self, Failure};
+use crate::start::boot::Failure;
 use model::Runs;
 use model::backend::clock::Timed;
 use model::backend::metered::{self, Metered, Sink};
@@ -187,8 +187,7 @@ impl Job {
             let text = format!("--layers: 1 to {}, not {}", target::LAYERS, self.layers);
             return Err(usage(text));
         }
-        let measured = self.measure();
-        measured.map_err(|error| boot::start_failure(error.as_ref()))
+        Ok(self.measure()?)
     }
 
     fn open(&self) -> Result<Checkpoint, Box<dyn Error + Send + Sync>> {

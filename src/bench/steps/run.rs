@@ -15,6 +15,20 @@ pub fn drawn(step: usize, rows: usize) -> Vec<TokenId> {
     (0..rows).map(token).collect()
 }
 
+/// Page table of each of some sequences, with room for so many positions.
+pub fn tables(sequences: usize, positions: usize) -> Vec<Vec<PageId>> {
+    let each = positions.div_ceil(PAGE);
+    let table = |index: usize| (index * each..(index + 1) * each).map(|id| PageId(id as u32));
+    (0..sequences).map(|index| table(index).collect()).collect()
+}
+
+/// Seconds that `run` takes.
+pub fn seconds(run: impl FnOnce() -> Result<(), DeviceError>) -> Result<f64, DeviceError> {
+    let start = Instant::now();
+    run()?;
+    Ok(start.elapsed().as_secs_f64())
+}
+
 /// Decode steps of `rows` sequences after `context` tokens each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decode {
@@ -40,16 +54,10 @@ impl Decode {
         executor: &mut E,
         steps: usize,
     ) -> Result<Vec<f64>, DeviceError> {
-        let each = (self.context + steps).div_ceil(PAGE);
-        let table = |row: usize| -> Vec<_> {
-            let pages = row * each..(row + 1) * each;
-            pages.map(|page| PageId(page as u32)).collect()
-        };
-        let tables: Vec<_> = (0..self.rows).map(table).collect();
+        let tables = tables(self.rows, self.context + steps);
         let ring = |row| window_ring(row, self.context + steps, 1);
         let windows: Vec<_> = (0..self.rows).map(ring).collect();
-        let mut times = Vec::with_capacity(steps);
-        for step in 0..steps {
+        let step = |step: usize| {
             let tokens = drawn(step, self.rows);
             let row = |row: usize| SeqRows {
                 window: BlockTable::whole(&windows[row]),
@@ -61,29 +69,27 @@ impl Decode {
                 )
             };
             let rows: Vec<_> = (0..self.rows).map(row).collect();
-            let start = Instant::now();
-            executor.step(&rows)?;
-            times.push(start.elapsed().as_secs_f64());
-        }
-        Ok(times)
+            seconds(|| executor.step(&rows))
+        };
+        (0..steps).map(step).collect()
     }
 }
 
 /// Seconds of a prompt of `tokens`, up to the logits of the first token of the reply.
 pub fn prefill<E: Executor>(executor: &mut E, tokens: usize) -> Result<f64, DeviceError> {
     let prompt = drawn(0, tokens);
-    let pages = 0..tokens.div_ceil(PAGE) as u32;
-    let pages: Vec<_> = pages.map(PageId).collect();
+    let pages = tables(1, tokens).concat();
     let window = window_ring(0, tokens, PREFILL_TOKENS);
-    let start = Instant::now();
-    for (index, chunk) in prompt.chunks(PREFILL_TOKENS).enumerate() {
-        let first = index * PREFILL_TOKENS;
-        let rows = SeqRows {
-            window: BlockTable::whole(&window),
-            logits: usize::from(first + chunk.len() == tokens),
-            ..SeqRows::of(Slot(0), first, chunk, &pages)
-        };
-        executor.step(&[rows])?;
-    }
-    Ok(start.elapsed().as_secs_f64())
+    seconds(|| {
+        for (index, chunk) in prompt.chunks(PREFILL_TOKENS).enumerate() {
+            let first = index * PREFILL_TOKENS;
+            let rows = SeqRows {
+                window: BlockTable::whole(&window),
+                logits: usize::from(first + chunk.len() == tokens),
+                ..SeqRows::of(Slot(0), first, chunk, &pages)
+            };
+            executor.step(&[rows])?;
+        }
+        Ok(())
+    })
 }

@@ -5,7 +5,7 @@ use std::fmt::Display;
 use std::fs::{File, TryLockError};
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -89,7 +89,7 @@ fn is_success(status: u16) -> bool {
 #[derive(Debug)]
 pub struct Answers {
     file: File,
-    name: String,
+    path: PathBuf,
     done: HashSet<Key>,
     failed: usize,
 }
@@ -118,27 +118,23 @@ impl Answers {
     /// When it cannot be written, is `requests`, is written by another process, or holds something
     /// else than answers.
     pub fn open(path: &Path, requests: &Path) -> Result<Answers, Failure> {
-        let name = path.display().to_string();
-        let failure =
-            |exit, problem: &dyn Display| Failure::new(exit, format!("{name}: {problem}"));
-        let io = |why| failure(Exit::Io, &why);
-        let file = output::append(path).map_err(|why| unwritable(path, &why))?;
+        let io = |why| Exit::Io.at(path, why);
+        let file = output::append(path).map_err(unwritable(path))?;
         let metadata = file.metadata().map_err(io)?;
         let read = std::fs::metadata(requests).map_err(io)?;
         if (metadata.dev(), metadata.ino()) == (read.dev(), read.ino()) {
             let problem = "holds the requests; name another file";
-            return Err(failure(Exit::Usage, &problem));
+            return Err(Exit::Usage.at(path, problem));
         }
         lock(&file).map_err(|why| match why {
-            TryLockError::WouldBlock => failure(
-                Exit::Unavailable,
-                &"is written by another process; wait for its end",
-            ),
+            TryLockError::WouldBlock => {
+                Exit::Unavailable.at(path, "is written by another process; wait for its end")
+            }
             TryLockError::Error(why) => io(why),
         })?;
         let mut answers = Answers {
             file,
-            name: name.clone(),
+            path: path.to_path_buf(),
             done: HashSet::new(),
             failed: 0,
         };
@@ -183,26 +179,22 @@ impl Answers {
         self.file.set_len(whole).map_err(|why| self.io(&why))?;
         log::line(format_args!(
             "{}: line {number} was not written to its end; its request is answered again",
-            self.name
+            self.path.display()
         ));
         Ok(())
     }
 
     fn foreign(&self, number: usize) -> Failure {
-        let message = format!(
-            "{}: line {number} is no answer of a batch, or the second of its custom_id; name \
-             another file",
-            self.name
+        let problem = format!(
+            "line {number} is no answer of a batch, or the second of its custom_id; name another \
+             file"
         );
-        Failure::new(Exit::Config, message)
+        Exit::Config.at(&self.path, problem)
     }
 
     fn io(&self, why: &dyn Display) -> Failure {
-        let message = format!(
-            "{}: {why}; what it holds is kept: the same command goes on with it",
-            self.name
-        );
-        Failure::new(Exit::Io, message)
+        let fix = "what it holds is kept: the same command goes on with it";
+        Exit::Io.at(&self.path, format!("{why}; {fix}"))
     }
 
     pub fn has(&self, name: &Key) -> bool {

@@ -68,7 +68,7 @@ pub fn run(options: &Batch) -> Result<(), Failure> {
         let files = Files::locate(options.weights.as_deref())?;
         boot::preflight(&files, OF_RUNTIME + boot::THREADS)?;
         let runtime = threads::runtime("batch")
-            .map_err(|why| Failure::new(Exit::Internal, format!("no threads: {why}")))?;
+            .map_err(|why| Exit::Internal.failure(format!("no threads: {why}")))?;
         runtime.block_on(answer(&files, &mut run))?;
     }
     log::line(run.summary());
@@ -114,7 +114,7 @@ async fn answer(files: &Files, run: &mut Run) -> Result<(), Failure> {
     boot::ended(thread)?;
     match ended {
         End::Signal(name) if run.left() > 0 => Err(run.cut(name)),
-        End::Engine => Err(Failure::new(Exit::Internal, "the engine stopped by itself")),
+        End::Engine => Err(Exit::Internal.failure("the engine stopped by itself")),
         End::All | End::Signal(_) => Ok(()),
     }
 }
@@ -208,7 +208,7 @@ impl Run {
             Ok((custom_id, Some(answered))) => self.answers.add(custom_id, &answered),
             // The next run asks it again.
             Ok((_, None)) => Ok(()),
-            Err(why) => Err(Failure::new(Exit::Internal, format!("a request: {why}"))),
+            Err(why) => Err(Exit::Internal.failure(format!("a request: {why}"))),
         }
     }
 
@@ -242,7 +242,7 @@ impl Run {
             self.done(),
             self.requests.count()
         );
-        Failure::new(Exit::Cut, message)
+        Exit::Cut.failure(message)
     }
 
     fn summary(&self) -> String {

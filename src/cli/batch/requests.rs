@@ -142,7 +142,7 @@ impl Requests {
     /// # Errors
     /// When the file cannot be read, or a name stands twice: its answers could not be told apart.
     pub fn open(path: &Path) -> Result<Requests, Failure> {
-        let file = operator_file::open(path, u64::MAX).map_err(|why| unread(path, &why))?;
+        let file = operator_file::open(path, u64::MAX).map_err(|why| Exit::Io.at(path, why))?;
         let mut requests = Requests {
             path: path.to_path_buf(),
             bytes: file.limit(),
@@ -192,7 +192,7 @@ impl Requests {
         &self,
     ) -> Result<impl Iterator<Item = Result<(usize, Line), Failure>> + use<>, Failure> {
         let path = self.path.clone();
-        let failure = move |why: io::Error| unread(&path, &why);
+        let failure = move |why: io::Error| Exit::Io.at(&path, why);
         let mut file = self.file.try_clone().map_err(&failure)?;
         file.seek(SeekFrom::Start(0)).map_err(&failure)?;
         let reader = BufReader::new(file.take(self.bytes));
@@ -213,25 +213,18 @@ fn stand_twice(path: &Path, twice: &[(usize, Key, usize)]) -> Failure {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    let message = format!(
-        "{}: custom_id stands twice: {told}{more}; an answer is found by it: give each request its \
-         own",
-        path.display()
+    let problem = format!(
+        "custom_id stands twice: {told}{more}; an answer is found by it: give each request its own"
     );
-    Failure::new(Exit::Config, message)
-}
-
-fn unread(path: &Path, why: &io::Error) -> Failure {
-    Failure::new(Exit::Io, format!("{}: {why}", path.display()))
+    Exit::Config.at(path, problem)
 }
 
 fn changed(path: &Path, number: usize) -> Failure {
-    let message = format!(
-        "{}: line {number} was changed while its requests were answered; the same command goes on \
-         with the file as it is then",
-        path.display()
+    let problem = format!(
+        "line {number} was changed while its requests were answered; the same command goes on \
+         with the file as it is then"
     );
-    Failure::new(Exit::Config, message)
+    Exit::Config.at(path, problem)
 }
 
 #[cfg(test)]

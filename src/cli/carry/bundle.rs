@@ -16,10 +16,9 @@ use super::transfer::{self, Piece, unreadable, unwritable};
 use super::{INSTALLER, SUMS, WEIGHTS};
 use crate::cli::Failure;
 use crate::start::boot::{self, Files};
-use host::beneath::{Beneath, Dir, is_own};
+use host::beneath::{Beneath, Dir, is_own, refusal};
 use host::log;
 use model::target;
-use model::weights::Progress;
 use model::weights::hex::hex;
 
 /// write a folder that installs this model on a machine without a network
@@ -56,17 +55,16 @@ const MODE_PROGRAM: u32 = 0o755;
 pub fn run(options: &Bundle) -> Result<(), Failure> {
     let shown = &options.dest;
     let files = Files::locate(options.weights.as_deref())?;
-    let opened = files.open(Arc::new(Progress::default()));
-    opened.map_err(|error| boot::start_failure(&error))?;
+    files.open(Arc::default())?;
     let carried = carried(&files)?;
-    let dest = empty_folder(shown).map_err(|why| unwritable(shown, &why))?;
+    let dest = empty_folder(shown).map_err(unwritable(shown))?;
     let mut writer = Writer {
         dest: &dest,
         sums: BTreeMap::new(),
     };
     // The running program, even if its path leads to another file by now.
     let own = Path::new("/proc/self/exe");
-    let own = File::open(own).map_err(|why| unreadable(own, &why))?;
+    let own = File::open(own).map_err(unreadable(own))?;
     let own = Piece::of(own, target::BINARY.into(), None)?;
     writer.cut(&own, target::BINARY, u64::MAX, MODE_PROGRAM)?;
     for (name, text, mode) in [
@@ -85,7 +83,7 @@ pub fn run(options: &Bundle) -> Result<(), Failure> {
     let sums = Sums(std::mem::take(&mut writer.sums)).text();
     writer.text(SUMS, &sums, MODE)?;
     let ended = dest.remove(&Beneath::parse(UNFINISHED).expect("a plain name"));
-    ended.map_err(|why| unwritable(shown, &why))?;
+    ended.map_err(unwritable(shown))?;
     boot::print(&format!(
         "{}\nsign it with `minisign -Sm {}`, so that who receives it knows from whom it is\n",
         shown.display(),
@@ -96,14 +94,13 @@ pub fn run(options: &Bundle) -> Result<(), Failure> {
 /// Makes a folder and marks it as incomplete. An existing one must be empty, or left by a run that
 /// was killed.
 fn empty_folder(path: &Path) -> io::Result<Dir> {
-    let wrong = |problem| io::Error::new(io::ErrorKind::InvalidInput, problem);
     let (parent, name) = Beneath::last(path)?;
     let parent = Dir::make(parent)?;
     let folder = match parent.look(&name)? {
         None => parent.new_folder(&name, MODE_PROGRAM)?,
         Some(_) => {
             let folder = parent.folder(&name);
-            folder.map_err(|_| wrong("is no directory; name another"))?
+            folder.map_err(|_| refusal("is no directory; name another"))?
         }
     };
     let mark = Beneath::parse(UNFINISHED).expect("a plain name");
@@ -114,7 +111,7 @@ fn empty_folder(path: &Path) -> io::Result<Dir> {
     }
     match folder.is_empty()? {
         true => folder.create(&mark, MODE).map(|_| folder),
-        false => Err(wrong("is not empty; name another directory")),
+        false => Err(refusal("is not empty; name another directory")),
     }
 }
 
@@ -144,7 +141,7 @@ impl Writer<'_> {
     fn text(&mut self, name: &str, text: &str, mode: u32) -> Result<(), Failure> {
         self.write(name, mode, |to, shown| {
             let written = to.write_all(text.as_bytes());
-            written.map_err(|why| unwritable(shown, &why))?;
+            written.map_err(unwritable(shown))?;
             Ok(hex(&Sha256::digest(text)))
         })
     }
@@ -157,7 +154,7 @@ impl Writer<'_> {
     ) -> Result<(), Failure> {
         let name = Beneath::parse(name).expect("names of a bundle are plain");
         let shown = self.dest.shown(&name);
-        let unwritten = |why: io::Error| unwritable(&shown, &why);
+        let unwritten = unwritable(&shown);
         if let (Some(folder), _) = name.split() {
             let made = self.dest.make_folder(&folder, MODE_PROGRAM);
             made.map_err(unwritten)?;

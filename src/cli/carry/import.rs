@@ -15,7 +15,7 @@ use super::{SUMS, WEIGHTS};
 use crate::cli::{Exit, Failure};
 use crate::start::boot::{self, Files};
 use crate::start::meter::Meter;
-use host::beneath::{Beneath, Dir, is_own, kind};
+use host::beneath::{Beneath, Dir, is_own, kind, refusal};
 use model::target;
 use model::weights::{self, Folder, Progress, WeightsError, packed};
 
@@ -54,11 +54,11 @@ pub fn run(options: &Import) -> Result<(), Failure> {
         Some(bundle) => of_bundle(&bundle, &Sums::read(&bundle, key)?)?,
         None if key.is_some() => {
             let message = format!("--public-key: {} is no bundle", options.source.display());
-            return Err(Failure::new(Exit::Usage, message));
+            return Err(Exit::Usage.failure(message));
         }
         None => of_directory(&options.source)?,
     };
-    let writing = |why: io::Error| unwritable(&options.dest, &why);
+    let writing = unwritable(&options.dest);
     let (parent, name) = Beneath::last(&options.dest).map_err(writing)?;
     let parent = Dir::make(parent).map_err(writing)?;
     check_replaced(&parent, &name, &weights).map_err(writing)?;
@@ -79,7 +79,7 @@ fn bundle_at(source: &Path) -> Result<Option<Dir>, Failure> {
     let sums = Beneath::parse(SUMS).expect("a plain name");
     match Dir::open(source) {
         Ok(dir) => Ok(matches!(dir.look(&sums), Ok(Some(_))).then_some(dir)),
-        Err(why) if why.kind() == io::ErrorKind::InvalidInput => Err(unwritable(source, &why)),
+        Err(why) if why.kind() == io::ErrorKind::InvalidInput => Err(unwritable(source)(why)),
         // A packed file, or nothing: the reader of weights at this path says what is wrong.
         Err(_) => Ok(None),
     }
@@ -88,8 +88,7 @@ fn bundle_at(source: &Path) -> Result<Option<Dir>, Failure> {
 /// Files of a directory whose weights are those of this binary, with the digests that are known.
 fn of_directory(directory: &Path) -> Result<Weights, Failure> {
     let files = Files::locate(Some(directory))?;
-    let opened = files.open(Arc::new(Progress::default()));
-    opened.map_err(|error| boot::start_failure(&error))?;
+    files.open(Arc::default())?;
     let mut weights = carried(&files)?;
     for (name, pieces) in &mut weights {
         let mut files = target::CHECKPOINT.iter();
@@ -111,16 +110,15 @@ pub fn carried(files: &Files) -> Result<Weights, Failure> {
         Files::Embedded => Ok(Weights::new()),
         Files::Packed(packed) => {
             let path = packed.path().to_path_buf();
-            let file = packed.handle().map_err(|why| unreadable(&path, &why))?;
+            let file = packed.handle().map_err(unreadable(&path))?;
             let piece = Piece::of(file, path, None)?;
             Ok(Weights::from([(plain(&packed::file_name())?, vec![piece])]))
         }
         Files::Directory(directory) => {
-            let failed = |error: WeightsError| boot::start_failure(&error);
-            let folder = Folder::open(directory).map_err(failed)?;
-            let names = weights::listed(&folder).map_err(failed)?.into_iter();
+            let folder = Folder::open(directory)?;
+            let names = weights::listed(&folder)?.into_iter();
             let opened = names.map(|name| {
-                let file = folder.open_to_copy(&name).map_err(failed)?;
+                let file = folder.open_to_copy(&name)?;
                 let piece = Piece::of(file, directory.join(&name), None)?;
                 Ok((plain(&name)?, vec![piece]))
             });
@@ -132,7 +130,7 @@ pub fn carried(files: &Files) -> Result<Weights, Failure> {
 /// A file name in the weights' index, as a path.
 fn plain(name: &str) -> Result<Beneath, Failure> {
     Beneath::parse(name)
-        .map_err(|why| Failure::new(Exit::Config, format!("the file name {name:?} {why}")))
+        .map_err(|why| Exit::Config.failure(format!("the file name {name:?} {why}")))
 }
 
 /// Files of the weights of a bundle, open, as its list of digests names them.
@@ -165,7 +163,7 @@ fn without_part(name: &str) -> &str {
 
 /// Refuses to replace a directory that holds something else than weights.
 fn check_replaced(parent: &Dir, name: &Beneath, weights: &Weights) -> io::Result<()> {
-    let wrong = |why: String| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    let wrong = |why: String| Err(refusal(why));
     match parent.look(name)? {
         None => return Ok(()),
         Some(found) if !is_own(&found) => {
@@ -205,7 +203,7 @@ pub fn fill(
     link: impl Fn(&Copy<'_>, &Dir) -> Result<bool, Failure>,
 ) -> Result<Stage, Failure> {
     let shown = parent.shown(name);
-    let writing = |why: io::Error| unwritable(&shown, &why);
+    let writing = unwritable(&shown);
     let stage = Stage::of(parent, name.clone()).map_err(writing)?;
     let wanted = |name: &Beneath| weights.contains_key(name);
     stage.keep(wanted).map_err(writing)?;
@@ -221,7 +219,7 @@ pub fn fill(
         }
     }
     transfer::run(&copies, stage.dir())?;
-    check(&stage.path()).map_err(|error| boot::start_failure(&error))?;
+    check(&stage.path())?;
     Ok(stage)
 }
 
@@ -240,13 +238,13 @@ fn check(directory: &Path) -> Result<(), WeightsError> {
 fn link(copy: &Copy<'_>, into: &Dir) -> Result<bool, Failure> {
     let [piece] = copy.pieces else {
         let message = "--link: files in parts must be copied";
-        return Err(Failure::new(Exit::Usage, message));
+        return Err(Exit::Usage.failure(message));
     };
     let removed = into.remove(&copy.to);
     let linked = removed.and_then(|()| into.link(piece.file(), &copy.to));
     linked.map(|()| true).map_err(|why| {
         let message = format!("--link {}: {why}; copy without it", piece.shown().display());
-        Failure::new(Exit::Io, message)
+        Exit::Io.failure(message)
     })
 }
 

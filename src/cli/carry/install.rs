@@ -81,6 +81,12 @@ impl Root {
         self.path.join(path.as_str())
     }
 
+    /// Report of a path that cannot be written, for `map_err`.
+    pub(super) fn unwritable(&self, path: &Beneath) -> impl Fn(io::Error) -> Failure + use<> {
+        let shown = self.shown(path);
+        move |why| unwritable(&shown)(why)
+    }
+
     /// The folder that holds a path, made if it is not there, and the last name.
     pub(super) fn make(&self, path: &Beneath) -> io::Result<(Dir, Beneath)> {
         let (folder, name) = Beneath::last(Path::new(path.as_str()))?;
@@ -198,12 +204,9 @@ pub fn run(options: &Install) -> Result<(), Failure> {
 
 /// Program and weights of a bundle, opened, as its list of digests states them.
 fn chosen(bundle: &Path, key: Option<&Path>) -> Result<(Piece, Weights), Failure> {
-    let opened = Dir::open(bundle).map_err(|why| transfer::unreadable(bundle, &why))?;
+    let opened = Dir::open(bundle).map_err(transfer::unreadable(bundle))?;
     let sums = Sums::read(&opened, key)?;
-    let refused = |problem: String| {
-        let message = format!("{}: {problem}", bundle.display());
-        Failure::new(Exit::Config, message)
-    };
+    let refused = |problem: String| Exit::Config.at(bundle, problem);
     let program = path(target::BINARY);
     let digest = sums.0.get(&program);
     let digest = digest.ok_or_else(|| refused(format!("is no bundle of {program}")))?;
@@ -221,14 +224,11 @@ fn move_all(
     program: Output,
     texts: &BTreeMap<Beneath, String>,
 ) -> Result<(), Failure> {
-    let failed = |path: &Beneath, why: &io::Error| unwritable(&root.shown(path), why);
-    if let Some(weights) = weights {
-        let moved = weights.finish();
-        moved.map_err(|why| failed(&own_weights(), &why))?;
-    }
-    program.finish().map_err(|why| failed(&binary(), &why))?;
+    let weights = weights.map_or(Ok(()), Stage::finish);
+    weights.map_err(root.unwritable(&own_weights()))?;
+    program.finish().map_err(root.unwritable(&binary()))?;
     let mut texts = texts.iter();
-    texts.try_for_each(|(path, text)| write(root, path, text).map_err(|why| failed(path, &why)))
+    texts.try_for_each(|(path, text)| write(root, path, text))
 }
 
 /// Next steps for the operator; `kept`: settings that were not written, since a file of settings
@@ -260,9 +260,8 @@ fn stage(root: &Root, brought: &Weights) -> Result<Option<Stage>, Failure> {
     if brought.is_empty() {
         return Ok(None);
     }
-    let shown = root.shown(&own_weights());
     let made = root.make(&own_weights());
-    let (folder, name) = made.map_err(|why| unwritable(&shown, &why))?;
+    let (folder, name) = made.map_err(root.unwritable(&own_weights()))?;
     let others = installed_weights(root);
     let equal =
         |copy: &Copy<'_>, into: &Dir| Ok(link_equal(&others, copy, into).is_ok_and(|is| is));
@@ -298,29 +297,30 @@ fn link_equal(others: &[Dir], copy: &Copy<'_>, into: &Dir) -> io::Result<bool> {
 
 /// Copies the program next to its path.
 fn stage_program(root: &Root, program: &Piece) -> Result<Output, Failure> {
-    let shown = root.shown(&binary());
+    let unwritten = root.unwritable(&binary());
     let made = root.make(&binary());
     let output = made.and_then(|(folder, name)| Output::inside(folder, name));
-    let output = output.map_err(|why| unwritable(&shown, &why))?;
+    let output = output.map_err(&unwritten)?;
     let copy = Copy {
         pieces: std::slice::from_ref(program),
         to: binary(),
         mode: MODE_PROGRAM,
     };
     transfer::enough(output.folder(), copy.bytes())?;
-    let file = output.file().try_clone();
-    let mut file: File = file.map_err(|why| unwritable(&shown, &why))?;
-    transfer::into_file(&copy, &mut file, &shown)?;
+    let mut file: File = output.file().try_clone().map_err(unwritten)?;
+    transfer::into_file(&copy, &mut file, &root.shown(&binary()))?;
     Ok(output)
 }
 
-pub(super) fn write(root: &Root, path: &Beneath, text: &str) -> io::Result<()> {
-    let (folder, name) = root.make(path)?;
-    let mut output = Output::inside(folder, name)?;
-    output.write_all(text.as_bytes())?;
-    let mode = Permissions::from_mode(MODE_TEXT);
-    output.file().set_permissions(mode)?;
-    output.finish()
+pub(super) fn write(root: &Root, path: &Beneath, text: &str) -> Result<(), Failure> {
+    let written = root.make(path).and_then(|(folder, name)| {
+        let mut output = Output::inside(folder, name)?;
+        output.write_all(text.as_bytes())?;
+        let mode = Permissions::from_mode(MODE_TEXT);
+        output.file().set_permissions(mode)?;
+        output.finish()
+    });
+    written.map_err(root.unwritable(path))
 }
 
 /// Removes the files that [`run`] recorded, and folders that are empty then.
@@ -331,8 +331,7 @@ pub fn remove(options: &Uninstall) -> Result<(), Failure> {
     if let Some(path) = record.paths().find(packaged) {
         return Err(of_package(&root, path));
     }
-    let failed = |path: &Beneath, why: &io::Error| unwritable(&root.shown(path), why);
-    forget_unfinished(&root).map_err(|why| failed(&weights(), &why))?;
+    forget_unfinished(&root).map_err(root.unwritable(&weights()))?;
     if record.is_empty() {
         return none_recorded(&root);
     }
@@ -340,7 +339,7 @@ pub fn remove(options: &Uninstall) -> Result<(), Failure> {
     let mut program = Record::default();
     program.keep(&record, &binary());
     let mut said = record.without(&program).remove(&root)?;
-    forget_wanted(&root).map_err(|why| failed(&wanted(), &why))?;
+    forget_wanted(&root).map_err(root.unwritable(&wanted()))?;
     for path in [own_weights(), weights(), drop_in(), settings()] {
         record::remove_if_empty(&root, &path);
     }
@@ -382,11 +381,8 @@ fn none_recorded(root: &Root) -> Result<(), Failure> {
         return Err(of_package(root, &of_deb));
     }
     if let Some(path) = [binary(), unit()].iter().find(|path| root.is_there(path)) {
-        let message = format!(
-            "{}: no record of `install` names it; remove it by hand if it is of no use",
-            root.shown(path).display()
-        );
-        return Err(Failure::new(Exit::Config, message));
+        let problem = "no record of `install` names it; remove it by hand if it is of no use";
+        return Err(Exit::Config.at(&root.shown(path), problem));
     }
     // A run that was killed near its end leaves the folder.
     record::remove_if_empty(root, &weights());
@@ -394,12 +390,10 @@ fn none_recorded(root: &Root) -> Result<(), Failure> {
 }
 
 fn of_package(root: &Root, path: &Beneath) -> Failure {
-    let (path, name) = (root.shown(path), target::BINARY);
-    let message = format!(
-        "{}: is of the package {name}; `apt remove {name}` removes it; nothing was removed",
-        path.display()
-    );
-    Failure::new(Exit::Config, message)
+    let name = target::BINARY;
+    let problem =
+        format!("is of the package {name}; `apt remove {name}` removes it; nothing was removed");
+    Exit::Config.at(&root.shown(path), problem)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 use super::import::Weights;
 use super::install::{self, Root};
 use super::sums;
-use super::transfer::{self, unreadable, unwritable};
+use super::transfer::{self, unreadable};
 use crate::cli::{Exit, Failure};
 use host::beneath::{Beneath, Dir, trusted};
 use model::target;
@@ -36,7 +36,7 @@ impl Record {
     /// If it is another user's, or damaged.
     pub fn read(root: &Root) -> Result<Record, Failure> {
         let shown = root.shown(&record_path());
-        let failed = |why: io::Error| unreadable(&shown, &why);
+        let failed = unreadable(&shown);
         let found = root.open(&record_path()).map_err(failed)?;
         let file = match found.map(|(folder, name)| folder.read(&name)) {
             None => return Ok(Record::default()),
@@ -45,7 +45,7 @@ impl Record {
             }
             Some(opened) => opened.map_err(failed)?,
         };
-        let wrong = |why: String| Failure::new(Exit::Config, format!("{}: {why}", shown.display()));
+        let wrong = |why: String| Exit::Config.at(&shown, why);
         let found = rustix::fs::fstat(&file);
         let owner = found.map_err(|why| failed(why.into()))?.st_uid;
         if !trusted().contains(&owner) {
@@ -65,8 +65,7 @@ impl Record {
     pub fn write(&self, root: &Root) -> Result<(), Failure> {
         let lines = self.0.iter();
         let lines = lines.map(|(path, digest)| format!("{digest}  {path}\n"));
-        let written = install::write(root, &record_path(), &lines.collect::<String>());
-        written.map_err(|why| unwritable(&root.shown(&record_path()), &why))
+        install::write(root, &record_path(), &lines.collect::<String>())
     }
 
     /// Removes the record.
@@ -75,7 +74,7 @@ impl Record {
             None => Ok(()),
             Some((folder, name)) => folder.remove(&name),
         });
-        removed.map_err(|why| unwritable(&root.shown(&record_path()), &why))
+        removed.map_err(root.unwritable(&record_path()))
     }
 
     pub fn is_empty(&self) -> bool {
@@ -104,7 +103,7 @@ impl Record {
             };
             let read = || transfer::digest(&folder.read(name)?, 0, u64::MAX);
             let digest = whole.map_or_else(read, Ok);
-            let digest = digest.map_err(|why| unreadable(&folder.shown(name), &why))?;
+            let digest = digest.map_err(unreadable(&folder.shown(name)))?;
             self.add(to.join(name), digest);
         }
         Ok(())
@@ -137,9 +136,9 @@ impl Record {
     pub fn remove(&self, root: &Root) -> Result<String, Failure> {
         let mut kept = String::new();
         for path in self.paths().collect::<BTreeSet<_>>() {
-            let shown = root.shown(path);
             let removed = self.remove_one(root, path);
-            if !removed.map_err(|why| unwritable(&shown, &why))? {
+            if !removed.map_err(root.unwritable(path))? {
+                let shown = root.shown(path);
                 kept.push_str(&format!("{} was changed and stays\n", shown.display()));
             }
         }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use rustix::fs::{RenameFlags, Stat};
 use rustix::io::Errno;
 
-use host::beneath::{Beneath, Dir, is_own, trusted};
+use host::beneath::{Beneath, Dir, is_own, refusal, trusted};
 use host::output::{beside, busy, is_beside, rename_new};
 
 /// Permissions of the folder while it is filled: access for this user alone.
@@ -120,7 +120,7 @@ impl Stage {
 
 fn exchanged() -> io::Error {
     let problem = "somebody put something else in its place; name a folder that is yours";
-    io::Error::new(io::ErrorKind::InvalidInput, problem)
+    refusal(problem)
 }
 
 /// Exchanges two names at once where the file system can.

@@ -27,14 +27,12 @@ impl Sums {
         let shown = folder.path().join(SUMS);
         let text = text(folder, SUMS).map_err(|why| {
             let folder = folder.path().display();
-            let message = format!("{}: {why}; is {folder} a bundle?", shown.display());
-            Failure::new(Exit::Io, message)
+            Exit::Io.at(&shown, format!("{why}; is {folder} a bundle?"))
         })?;
         if let Some(key) = key {
             check_signature(folder, key, &text)?;
         }
-        let wrong = |why: String| Failure::new(Exit::Config, format!("{}: {why}", shown.display()));
-        Sums::parse(&text).map_err(wrong)
+        Sums::parse(&text).map_err(|why| Exit::Config.at(&shown, why))
     }
 
     /// Reads the text of a list.
@@ -88,23 +86,21 @@ fn text(folder: &Dir, name: &str) -> io::Result<String> {
 }
 
 fn check_signature(folder: &Dir, key: &Path, list: &str) -> Result<(), Failure> {
-    let io = |path: &Path, why| Failure::new(Exit::Io, format!("{}: {why}", path.display()));
-    let wrong =
-        |path: &Path, why: String| Failure::new(Exit::Config, format!("{}: {why}", path.display()));
-    let of_key = fs::read_to_string(key).map_err(|why| io(key, why))?;
-    let public = PublicKey::decode(of_key.trim());
-    let public =
-        public.map_err(|why| wrong(key, format!("is no public key of minisign: {why}")))?;
     let path = folder.path().join(SIGNATURE);
-    let signature = text(folder, SIGNATURE).map_err(|why| io(&path, why))?;
-    let signature = Signature::decode(signature.trim());
-    let signature = signature.map_err(|why| wrong(&path, format!("is no signature: {why}")))?;
+    let of_key = fs::read_to_string(key).map_err(|why| Exit::Io.at(key, why))?;
+    let public = PublicKey::decode(of_key.trim()).map_err(|why| {
+        let problem = format!("is no public key of minisign: {why}");
+        Exit::Config.at(key, problem)
+    })?;
+    let signature = text(folder, SIGNATURE).map_err(|why| Exit::Io.at(&path, why))?;
+    let signature = Signature::decode(signature.trim())
+        .map_err(|why| Exit::Config.at(&path, format!("is no signature: {why}")))?;
     let verified = public.verify(list.as_bytes(), &signature, false);
     verified.map_err(|why| {
         let key = key.display();
         let problem =
             format!("{SUMS} is not what the key of {key} signed ({why}); nothing is done");
-        wrong(&path, problem)
+        Exit::Config.at(&path, problem)
     })
 }
 

@@ -34,7 +34,7 @@ pub struct Piece {
 impl Piece {
     /// A piece of the size that the regular file has now.
     pub fn of(file: File, shown: PathBuf, sha256: Option<String>) -> Result<Piece, Failure> {
-        let found = file.metadata().map_err(|why| unreadable(&shown, &why))?;
+        let found = file.metadata().map_err(unreadable(&shown))?;
         Ok(Piece {
             bytes: found.len(),
             file,
@@ -46,7 +46,7 @@ impl Piece {
     /// A piece that is a file in a folder.
     pub fn inside(folder: &Dir, path: &Beneath, sha256: &str) -> Result<Piece, Failure> {
         let shown = folder.shown(path);
-        let file = folder.read(path).map_err(|why| unreadable(&shown, &why))?;
+        let file = folder.read(path).map_err(unreadable(&shown))?;
         Piece::of(file, shown, Some(sha256.to_string()))
     }
 
@@ -119,20 +119,17 @@ pub fn enough(folder: &Dir, needed: u64) -> Result<(), Failure> {
         return Ok(());
     };
     match found.f_bavail.saturating_mul(found.f_frsize) {
-        free if free < needed => Err(Failure::new(
-            Exit::Io,
-            format!(
-                "{}: {needed} bytes are needed and {free} are free; free some or take another disk",
-                folder.path().display()
-            ),
-        )),
+        free if free < needed => Err(Exit::Io.failure(format!(
+            "{}: {needed} bytes are needed and {free} are free; free some or take another disk",
+            folder.path().display()
+        ))),
         _ => Ok(()),
     }
 }
 
 fn one(copy: &Copy<'_>, into: &Dir, meter: &mut Meter) -> Result<(), Failure> {
     let path = into.shown(&copy.to);
-    let mut file = opened(copy, into).map_err(|why| unwritable(&path, &why))?;
+    let mut file = opened(copy, into).map_err(unwritable(&path))?;
     bring(copy, &mut file, &path, meter)
 }
 
@@ -154,7 +151,7 @@ fn bring(copy: &Copy<'_>, file: &mut File, path: &Path, meter: &mut Meter) -> Re
         file.set_permissions(Permissions::from_mode(copy.mode))?;
         file.sync_all()
     });
-    ended.map_err(|why| unwritable(path, &why))
+    ended.map_err(unwritable(path))
 }
 
 /// Opens the file that an earlier run left, or makes it.
@@ -189,16 +186,13 @@ fn piece_into(
         if piece.sha256.as_ref().is_none_or(|wanted| *wanted == digest) {
             return Ok(());
         }
-        file.set_len(start).map_err(|why| unwritable(path, &why))?;
+        file.set_len(start).map_err(unwritable(path))?;
         if kept == 0 {
-            return Err(Failure::new(
-                Exit::Config,
-                format!(
-                    "{}: its digest is not the stated one: it was damaged or cut short; fetch it \
+            return Err(Exit::Config.failure(format!(
+                "{}: its digest is not the stated one: it was damaged or cut short; fetch it \
                      again and run the same command, which goes on with it",
-                    piece.shown.display()
-                ),
-            ));
+                piece.shown.display()
+            )));
         }
     }
     Ok(())
@@ -214,18 +208,15 @@ fn continued(
     meter: &mut Meter,
 ) -> Result<String, Failure> {
     let mut digest = Sha256::new();
-    let unread = |why| unreadable(path, &why);
-    let kept = each_chunk(file, start, kept, unread, |chunk| {
-        digest.update(chunk);
+    let kept = each_chunk(file, start, kept, unreadable(path), &mut digest, |chunk| {
         meter.advance(chunk.len());
         Ok(())
     })?;
-    let unwritten = |why| unwritable(path, &why);
+    let unwritten = unwritable(path);
     file.seek(SeekFrom::Start(start + kept))
         .map_err(unwritten)?;
-    let unread = |why| unreadable(&piece.shown, &why);
-    each_chunk(&piece.file, kept, u64::MAX, unread, |chunk| {
-        digest.update(chunk);
+    let (from, unread) = (&piece.file, unreadable(&piece.shown));
+    each_chunk(from, kept, u64::MAX, unread, &mut digest, |chunk| {
         meter.advance(chunk.len());
         file.write_all(chunk).map_err(unwritten)
     })?;
@@ -244,22 +235,21 @@ pub fn copy_range(
     to: &mut File,
     shown: &Path,
 ) -> Result<String, Failure> {
-    let mut digest = Sha256::new();
-    let unread = |why| unreadable(&from.shown, &why);
-    each_chunk(&from.file, start, most, unread, |chunk| {
-        digest.update(chunk);
-        to.write_all(chunk).map_err(|why| unwritable(shown, &why))
+    let (mut digest, unread) = (Sha256::new(), unreadable(&from.shown));
+    each_chunk(&from.file, start, most, unread, &mut digest, |chunk| {
+        to.write_all(chunk).map_err(unwritable(shown))
     })?;
     Ok(hex(&digest.finalize()))
 }
 
-/// Passes the bytes of a file from `at` on, at most `most` of them, to `take`; returns how many
-/// there were.
+/// Passes the bytes of a file from `at` on, at most `most` of them, to `digest` and `take`; returns
+/// how many there were.
 fn each_chunk<E>(
     file: &File,
     at: u64,
     most: u64,
     unread: impl Fn(io::Error) -> E,
+    digest: &mut Sha256,
     mut take: impl FnMut(&[u8]) -> Result<(), E>,
 ) -> Result<u64, E> {
     let (mut chunk, mut done) = (vec![0; CHUNK_BYTES], 0);
@@ -268,6 +258,7 @@ fn each_chunk<E>(
         match file.read_at(&mut chunk[..bytes], at + done) {
             Ok(0) => break,
             Ok(read) => {
+                digest.update(&chunk[..read]);
                 take(&chunk[..read])?;
                 done += read as u64;
             }
@@ -281,43 +272,32 @@ fn each_chunk<E>(
 /// Digest of the bytes of a file from `at` on, at most `most` of them.
 pub fn digest(file: &File, at: u64, most: u64) -> io::Result<String> {
     let mut digest = Sha256::new();
-    each_chunk(
-        file,
-        at,
-        most,
-        |why| why,
-        |chunk| {
-            digest.update(chunk);
-            Ok(())
-        },
-    )?;
+    each_chunk(file, at, most, |why| why, &mut digest, |_| Ok(()))?;
     Ok(hex(&digest.finalize()))
 }
 
-/// Report of a file that cannot be read.
-pub fn unreadable(path: &Path, why: &io::Error) -> Failure {
-    let message = format!("{}: cannot be read: {why}", path.display());
-    Failure::new(Exit::Io, message)
+/// Report of a file that cannot be read, for `map_err`.
+pub fn unreadable(path: &Path) -> impl Fn(io::Error) -> Failure + std::marker::Copy {
+    move |why| Exit::Io.at(path, format!("cannot be read: {why}"))
 }
 
-/// Report of a file that cannot be written.
-pub fn unwritable(path: &Path, why: &io::Error) -> Failure {
+/// Report of a file that cannot be written, for `map_err`.
+pub fn unwritable(path: &Path) -> impl Fn(io::Error) -> Failure + std::marker::Copy {
     use io::ErrorKind as Kind;
-    let (exit, fix) = match why.kind() {
-        // The text of the error names the fix.
-        Kind::InvalidInput => {
-            return Failure::new(Exit::Usage, format!("{}: {why}", path.display()));
-        }
-        Kind::StorageFull => (Exit::Io, "free some of the disk and run the same command"),
-        Kind::PermissionDenied => (
-            Exit::Io,
-            "run it as a user who may, for example with sudo, or name another place",
-        ),
-        Kind::ResourceBusy => (Exit::Unavailable, "wait for its end, or name another place"),
-        _ => (Exit::Io, "run the same command again"),
-    };
-    let message = format!("{}: cannot be written: {why}; {fix}", path.display());
-    Failure::new(exit, message)
+    move |why| {
+        let (exit, fix) = match why.kind() {
+            // The text of the error names the fix.
+            Kind::InvalidInput => return Exit::Usage.at(path, why),
+            Kind::StorageFull => (Exit::Io, "free some of the disk and run the same command"),
+            Kind::PermissionDenied => (
+                Exit::Io,
+                "run it as a user who may, for example with sudo, or name another place",
+            ),
+            Kind::ResourceBusy => (Exit::Unavailable, "wait for its end, or name another place"),
+            _ => (Exit::Io, "run the same command again"),
+        };
+        exit.at(path, format!("cannot be written: {why}; {fix}"))
+    }
 }
 
 /// Progress in bytes, printed once a second.

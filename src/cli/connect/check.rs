@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tokio::runtime::Builder;
 use tokio::time::timeout;
 
-use super::{CLIENTS, Client, Connect};
+use super::{Client, Connect};
 use crate::bench::client::{Connection, Endpoint, Outgoing};
 use crate::cli::{Exit, Failure};
 use crate::start::machine::{self, Finding};
@@ -34,9 +34,9 @@ macro_rules! recording {
 /// If the address is not valid, or a step failed.
 pub(super) fn run(options: &Connect) -> Result<(), Failure> {
     let endpoint = Endpoint::parse(&options.url, Some(options.key.clone()))
-        .map_err(|why| Failure::new(Exit::Usage, why))?;
+        .map_err(|why| Exit::Usage.failure(why))?;
     let runtime = Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|why| Failure::new(Exit::Internal, why))?;
+    let runtime = runtime.map_err(|why| Exit::Internal.failure(why))?;
     machine::report(&runtime.block_on(steps(options, &endpoint)))
 }
 
@@ -125,8 +125,8 @@ fn first(options: &Connect) -> (String, Outgoing) {
 
 /// The smallest request of a client of which none was recorded.
 fn least(options: &Connect) -> (String, Outgoing) {
-    let named = CLIENTS.iter().find(|(_, client)| *client == options.client);
-    let name = named.map_or("this client", |(name, _)| name);
+    // The names of these clients are of one word each.
+    let name = format!("{:?}", options.client).to_lowercase();
     let body = json!({
         "model": options.model,
         "messages": [{"role": "user", "content": "Say hello."}],

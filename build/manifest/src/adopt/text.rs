@@ -1,10 +1,13 @@
 //! Manifests as text in the form people write: digits in groups, absent tables as comments.
 
 use std::fmt::{Display, Write};
+use std::ops::RangeInclusive;
+
+use serde::Serialize;
 
 use super::rules::Rule;
 use crate::schema::leaf::{Limits, Op, Steps};
-use crate::schema::model::{Checkpoint, Form, Model};
+use crate::schema::model::{Checkpoint, Model};
 
 /// Length from which on digits are grouped.
 const GROUPED: usize = 5;
@@ -22,28 +25,14 @@ impl Lines {
         let _ = writeln!(self.0, "{key} = {value}");
     }
 
-    fn count(&mut self, key: &str, value: u64) {
-        self.set(key, grouped(value));
-    }
-
     fn text(&mut self, key: &str, value: &str) {
         self.set(key, format!("{value:?}"));
     }
 
-    /// Writes a list, unless it is empty.
-    fn names<T: Copy>(&mut self, key: &str, all: &[T], name: fn(T) -> &'static str) {
-        let names = all.iter().map(|each| format!("{:?}", name(*each)));
-        let names: Vec<_> = names.collect();
-        if !names.is_empty() {
-            self.set(key, format!("[{}]", names.join(", ")));
-        }
-    }
-
-    /// Writes `key = true`, if `holds`.
-    fn flag(&mut self, key: &str, holds: bool) {
-        if holds {
-            self.set(key, holds);
-        }
+    /// Writes the keys of `facts`.
+    fn facts(&mut self, facts: &impl Serialize) {
+        let text = toml::to_string(facts).expect("plain structures always serialise");
+        self.0 += &written(&text);
     }
 }
 
@@ -81,7 +70,7 @@ pub(super) fn model(model: &Model, stops: &[u64]) -> String {
     let mut stated: Vec<_> = tables.filter(|table| !EMPTY.contains(table)).collect();
     let sampling = stated.pop().unwrap_or_default();
     let facts = format!("{}\n{}\n{sampling}", stated.join("\n\n"), chat(stops));
-    let mut lines = Lines(facts.lines().map(|line| written(line) + "\n").collect());
+    let mut lines = Lines(written(&facts));
     for (quant, checkpoint) in &checkpoints {
         weights(&mut lines, quant, checkpoint);
     }
@@ -91,122 +80,81 @@ pub(super) fn model(model: &Model, stops: &[u64]) -> String {
 /// Tables that mean the same as their absence, and are left out.
 const EMPTY: [&str; 2] = ["[mtp]\nlayers = 0", "[checkpoint]"];
 
-/// A line of TOML with its number in groups of digits.
-fn written(line: &str) -> String {
-    let number = line.split_once(" = ").and_then(|(key, value)| {
-        let whole = value.parse().ok().map(grouped);
-        let number = whole.or_else(|| value.parse().ok().map(real))?;
-        Some(format!("{key} = {number}"))
-    });
-    number.unwrap_or_else(|| line.to_string())
+/// Lines of TOML with their numbers in groups of digits.
+fn written(text: &str) -> String {
+    let line = |line: &str| {
+        let number = line.split_once(" = ").and_then(|(key, value)| {
+            let whole = value.parse().ok().map(grouped);
+            let number = whole.or_else(|| value.parse().ok().map(real))?;
+            Some(format!("{key} = {number}\n"))
+        });
+        number.unwrap_or_else(|| format!("{line}\n"))
+    };
+    text.lines().map(line).collect()
 }
 
-/// The token that ends a reply in harmony; then the first id and the texts of its special tokens.
-const HARMONY_RETURN: u64 = 200_002;
-const HARMONY_FIRST: u64 = 199_998;
-const HARMONY_TEXTS: [&str; 21] = [
-    "<|startoftext|>",
-    "<|endoftext|>",
-    "<|reserved_200000|>",
-    "<|reserved_200001|>",
-    "<|return|>",
-    "<|constrain|>",
-    "<|reserved_200004|>",
-    "<|channel|>",
-    "<|start|>",
-    "<|end|>",
-    "<|message|>",
-    "<|reserved_200009|>",
-    "<|reserved_200010|>",
-    "<|reserved_200011|>",
-    "<|call|>",
-    "<|reserved_200013|>",
-    "<|reserved_200014|>",
-    "<|reserved_200015|>",
-    "<|reserved_200016|>",
-    "<|reserved_200017|>",
-    "<|endofprompt|>",
+/// Tokens that end a reply in harmony: `<|return|>`, `<|call|>`, `<|endoftext|>`.
+const HARMONY_STOPS: [u64; 3] = [200_002, 200_012, 199_999];
+/// Ids of the special tokens of harmony, and the words of those that are not reserved.
+const HARMONY_IDS: RangeInclusive<u64> = 199_998..=200_018;
+const HARMONY_WORDS: [(u64, &str); 10] = [
+    (199_998, "startoftext"),
+    (199_999, "endoftext"),
+    (200_002, "return"),
+    (200_003, "constrain"),
+    (200_005, "channel"),
+    (200_006, "start"),
+    (200_007, "end"),
+    (200_008, "message"),
+    (200_012, "call"),
+    (200_018, "endofprompt"),
 ];
 
-/// The `[chat]` table of a model that speaks harmony, as comments for a person to confirm.
-fn harmony() -> String {
-    let place = |wanted| {
-        (HARMONY_FIRST..)
-            .zip(HARMONY_TEXTS)
-            .find(|(_, text)| *text == wanted)
-    };
-    let stops = ["<|return|>", "<|call|>", "<|endoftext|>"];
-    let stops = stops
-        .into_iter()
-        .filter_map(place)
-        .map(|(id, _)| grouped(id));
-    let stops: Vec<String> = stops.collect();
-    let texts = HARMONY_TEXTS.map(|text| format!("#     {text:?},\n"));
-    format!(
-        "\n# A model without this table builds and does not serve.\n\
-         # [chat]\n\
-         # stop_ids = [{}]\n\
-         # tool_format = \"harmony\"\n\
-         # thinking = true\n\
-         # tokenizer = \"tokenizer.json\"\n\
-         # template = \"chat_template.jinja\"\n\
-         #\n\
-         # [chat.added_tokens]\n\
-         # first = {}\n\
-         # texts = [\n{}# ]\n",
-        stops.join(", "),
-        grouped(HARMONY_FIRST),
-        texts.concat()
-    )
+/// The list of harmony's special tokens, as a comment.
+fn harmony_texts() -> String {
+    let texts = HARMONY_IDS.map(|id| {
+        let word = HARMONY_WORDS.iter().find(|(known, _)| *known == id);
+        let word = word.map_or(format!("reserved_{id}"), |(_, word)| word.to_string());
+        format!("#     \"<|{word}|>\",\n")
+    });
+    format!("\n{}# ", texts.collect::<String>())
 }
 
-/// The `[chat]` table of a model, as comments: of it nothing is known but `stops` and the format
-/// that these ids suggest.
+/// The `[chat]` table of a model, as comments for a person to confirm: of it nothing is known but
+/// `stops` and the format that these ids suggest.
 fn chat(stops: &[u64]) -> String {
-    if stops.contains(&HARMONY_RETURN) {
-        return harmony();
-    }
+    let is_harmony = stops.contains(&HARMONY_STOPS[0]);
+    let (stops, format, first, texts) = match is_harmony {
+        true => (
+            &HARMONY_STOPS[..],
+            "harmony",
+            *HARMONY_IDS.start(),
+            harmony_texts(),
+        ),
+        false => (stops, "hermes", 0, String::new()),
+    };
     let ids: Vec<String> = stops.iter().map(|&id| grouped(id)).collect();
     format!(
         "\n# A model without this table builds and does not serve.\n\
          # [chat]\n\
          # stop_ids = [{}]\n\
-         # tool_format = \"hermes\"\n\
-         # thinking = false\n\
+         # tool_format = \"{format}\"\n\
+         # thinking = {is_harmony}\n\
          # tokenizer = \"tokenizer.json\"\n\
          # template = \"chat_template.jinja\"\n\
          #\n\
          # [chat.added_tokens]\n\
-         # first = 0\n\
-         # texts = []\n",
-        ids.join(", ")
+         # first = {}\n\
+         # texts = [{texts}]\n",
+        ids.join(", "),
+        grouped(first)
     )
 }
 
 fn weights(lines: &mut Lines, quant: &str, checkpoint: &Checkpoint) {
     lines.table(&format!("checkpoint.{quant}"));
-    lines
-        .0
-        .push_str("# repository = \"owner/name\"\n# revision = \"\"\n");
-    if checkpoint.form == Form::Mistral {
-        lines.text("form", "mistral");
-    }
-    if let Some(tensors) = checkpoint.tensors {
-        lines.count("tensors", tensors);
-    }
-    if let Some(bytes) = checkpoint.tensor_bytes {
-        lines.count("tensor_bytes", bytes);
-    }
-    lines.names("input_scales", &checkpoint.input_scales, |format| {
-        format.name()
-    });
-    lines.names("stacked_experts", &checkpoint.stacked_experts, |part| {
-        part.name()
-    });
-    lines.flag("kv_scales", checkpoint.kv_scales);
-    lines.flag("tied_head_stored", checkpoint.tied_head_stored);
-    lines.flag("without_mtp", checkpoint.without_mtp);
-    lines.0.push_str("# text_nll = 0.0\nfiles = []\n");
+    lines.0 += "# repository = \"owner/name\"\n# revision = \"\"\n# text_nll = 0.0\n";
+    lines.facts(checkpoint);
 }
 
 /// A leaf of `hw` for `model`, with keys and values in format `kv`.
@@ -222,19 +170,9 @@ pub(super) fn leaf(
     lines.table("numbers");
     lines.text("kv", kv);
     lines.table("limits");
-    lines.count("sequences", limits.sequences);
-    lines.count("context", limits.context);
-    lines.count("kv_tokens", limits.kv_tokens);
-    if let Some(snapshots) = limits.snapshots {
-        lines.count("snapshots", snapshots);
-    }
-    if let Some(drafts) = limits.drafts {
-        lines.count("drafts", drafts);
-    }
-    lines.count("queued", limits.queued);
-    lines.count("page", limits.page);
+    lines.facts(limits);
     lines.table("steps");
-    lines.count("prefill", steps.prefill);
+    lines.facts(steps);
     lines.0
 }
 
@@ -243,7 +181,7 @@ pub(super) fn add_op(leaf: &mut String, table: &str, op: &Op) {
     let mut lines = Lines(std::mem::take(leaf));
     lines.table(&format!("op.{table:?}"));
     lines.text("kernel", &op.kernel);
-    lines.count("threads", op.threads);
+    lines.set("threads", op.threads);
     lines.text("why", &op.why);
     *leaf = lines.0;
 }
@@ -265,12 +203,12 @@ fn rule(lines: &mut Lines, rule: &Rule) {
 
 #[cfg(test)]
 mod tests {
-    use super::{HARMONY_RETURN, chat, grouped, real};
+    use super::{HARMONY_STOPS, chat, grouped, real};
     use crate::schema::model::{Chat, ToolFormat};
 
     #[test]
     fn harmony_is_known_by_the_token_that_ends_a_reply() {
-        let table = chat(&[HARMONY_RETURN]);
+        let table = chat(&HARMONY_STOPS[..1]);
         let lines = table.lines().filter_map(|line| line.strip_prefix('#'));
         let lines = lines.map(|line| line.strip_prefix(' ').unwrap_or(line));
         let lines: Vec<&str> = lines

@@ -63,20 +63,12 @@ impl File {
         let grid = page > 0 && page.is_multiple_of(GRID_TOKENS);
         self.rule(grid, "limits.page", page, "must be a multiple of 64")?;
         let context = limits.context;
-        let pages = context > 0 && context.is_multiple_of(page);
-        let rule = format!("must be a multiple of limits.page = {page}");
-        self.rule(pages, "limits.context", context, &rule)?;
+        self.multiple([("limits.context", context), ("limits.page", page)])?;
         let most = target.model.max_position;
         let rule = format!("must be at most the model's max_position = {most}");
         self.rule(context <= most, "limits.context", context, &rule)?;
         let (tokens, most) = (limits.kv_tokens, limits.sequences * context);
-        let rule = format!("must be a multiple of limits.page = {page}");
-        self.rule(
-            tokens.is_multiple_of(page),
-            "limits.kv_tokens",
-            tokens,
-            &rule,
-        )?;
+        self.multiple([("limits.kv_tokens", tokens), ("limits.page", page)])?;
         let rule = format!("must be at least limits.context = {context}: one sequence may fill it");
         self.rule(tokens >= context, "limits.kv_tokens", tokens, &rule)?;
         let rule = format!("must be at most limits.sequences * limits.context = {most}");
@@ -110,9 +102,7 @@ impl File {
     fn step_rules(&self, target: &Target) -> Rule {
         let (steps, limits) = (&target.leaf.steps, &target.leaf.limits);
         let prefill = steps.prefill;
-        let pages = prefill > 0 && prefill.is_multiple_of(limits.page);
-        let rule = format!("must be a multiple of limits.page = {}", limits.page);
-        self.rule(pages, "steps.prefill", prefill, &rule)?;
+        self.multiple([("steps.prefill", prefill), ("limits.page", limits.page)])?;
         let most = limits.kv_tokens;
         let rule = format!("must be at most limits.kv_tokens = {most}: a step fills pages");
         self.rule(prefill <= most, "steps.prefill", prefill, &rule)
@@ -126,25 +116,13 @@ impl File {
         let rule = "needs a [checkpoint] of the model that states its files";
         self.rule(!leaf.embed || files, "embed", leaf.embed, rule)?;
         if let Some(key) = &leaf.checkpoint {
-            let known = target.model.checkpoint.contains_key(key);
-            self.rule(
-                known,
-                "checkpoint",
-                key,
-                "must be a [checkpoint] of the model",
-            )?;
+            self.published_rule(target, "checkpoint", key)?;
         }
         self.format_rules(target)?;
         let Some(derive) = &leaf.derive else {
             return Ok(());
         };
-        let known = target.model.checkpoint.contains_key(&derive.from);
-        self.rule(
-            known,
-            "derive.from",
-            &derive.from,
-            "must be a [checkpoint] of the model",
-        )?;
+        self.published_rule(target, "derive.from", &derive.from)?;
         let published = target.model.checkpoint.contains_key(&target.quant);
         let rule = "the model publishes a checkpoint of this quantisation";
         self.rule(!published, "derive", "a table", rule)?;
@@ -157,6 +135,11 @@ impl File {
         Ok(())
     }
 
+    fn published_rule(&self, target: &Target, key: &str, name: &str) -> Rule {
+        let known = target.model.checkpoint.contains_key(name);
+        self.rule(known, key, name, "must be a [checkpoint] of the model")
+    }
+
     /// Every matrix has a format, and a format that its role allows.
     fn format_rules(&self, target: &Target) -> Rule {
         self.resident_rules(target)?;
@@ -166,12 +149,9 @@ impl File {
             self.row_rules(row)?;
             self.pad_rules(target, row)?;
         }
-        let experts = |row: &&Row| {
-            let is_expert = row.role.is_expert() || row.role.is_shared_expert();
-            is_expert && Part::of(row) == Part::Text
-        };
-        let mut experts = formatted.rows.iter().filter(experts);
-        let nvfp4 = experts.all(|row| row.resident().is_some_and(Format::is_nvfp4));
+        let nvfp4 = experts_formats(&formatted.rows)
+            .into_iter()
+            .all(Format::is_nvfp4);
         let rounds = target.leaf.numbers.experts_rows == Rows::Nvfp4;
         let rule = "is for experts of NVFP4, the shared one too";
         self.rule(!rounds || nvfp4, "numbers.experts_rows", "nvfp4", rule)
@@ -289,14 +269,7 @@ impl File {
             let rule = format!("kernels take one format for {name}");
             self.rule(formats.len() <= 1, "format", names.join(", "), &rule)?;
         }
-        let rows = target.table();
-        let is_expert = |row: &&Row| row.role.is_expert() || row.role.is_shared_expert();
-        let experts = rows.iter().filter(is_expert);
-        let formats = distinct(
-            experts
-                .filter(|row| Part::of(row) == Part::Text)
-                .filter_map(Row::resident),
-        );
+        let formats = experts_formats(&target.table());
         let names: Vec<_> = formats.iter().map(|format| format.name()).collect();
         let rule = "kernels take one format for routed experts and the shared one";
         self.rule(formats.len() <= 1, "format", names.join(", "), rule)?;
@@ -341,4 +314,11 @@ impl File {
         }
         Ok(())
     }
+}
+
+/// Formats in memory of the decoder's routed and shared experts.
+fn experts_formats(rows: &[Row]) -> Vec<Format> {
+    let of_decoder = |row: &&Row| row.role.is_of_experts() && Part::of(row) == Part::Text;
+    let experts = rows.iter().filter(of_decoder);
+    distinct(experts.filter_map(Row::resident))
 }

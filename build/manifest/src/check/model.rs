@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use toml::Value;
 
 use super::{File, Rule, largest};
+use crate::expand::toml_name;
 use crate::family::{Mixers, Switch};
 use crate::kernels::{PANEL_ROWS, TOP_K};
 use crate::numbers::{self, Form, Has, Number, ROPE_THETA, Range, TABLES};
@@ -127,12 +128,6 @@ impl File {
         };
         let shown = whole.map_or_else(|| real.to_string(), |whole| whole.to_string());
         self.rule(holds, key, shown, &range.rule())
-    }
-
-    /// The first count is a multiple of the second.
-    fn multiple(&self, [(key, value), (of, divisor)]: [(&str, u64); 2]) -> Rule {
-        let rule = format!("must be a multiple of {of} = {divisor}");
-        self.rule(value.is_multiple_of(divisor), key, value, &rule)
     }
 
     fn mtp_rules(&self, mtp: &Mtp, vocab: u64) -> Rule {
@@ -280,24 +275,15 @@ impl File {
         let rule = format!("{table}.rope_scaling is another change of the same");
         let alone = yarn.is_none() || rope_scaling.is_none();
         self.rule(alone, &key("yarn"), "stated", &rule)?;
-        let low = rope_scaling.as_ref().map(|scaling| {
-            let [low, high] = [scaling.low_freq_factor, scaling.high_freq_factor];
-            (
-                "rope_scaling.high_freq_factor",
-                high,
-                "low_freq_factor",
-                low,
-            )
+        let low = rope_scaling.as_ref().map(|it| {
+            let names = ["rope_scaling.high_freq_factor", "low_freq_factor"];
+            (names, [it.high_freq_factor, it.low_freq_factor])
         });
-        let slow = yarn.as_ref().map(|yarn| {
-            (
-                "yarn.beta_fast",
-                yarn.beta_fast,
-                "beta_slow",
-                yarn.beta_slow,
-            )
+        let slow = yarn.as_ref().map(|it| {
+            let names = ["yarn.beta_fast", "beta_slow"];
+            (names, [it.beta_fast, it.beta_slow])
         });
-        for (name, high, low_name, low) in low.into_iter().chain(slow) {
+        for ([name, low_name], [high, low]) in low.into_iter().chain(slow) {
             let rule = format!("must be above {low_name} = {low}");
             self.rule(high > low, &key(name), high, &rule)?;
         }
@@ -437,7 +423,7 @@ impl File {
             let rule = "names parts of models that have experts there";
             let key = format!("{table}.stacked_experts");
             let has = *part == StackedIn::Layers || model.mtp.layers > 0;
-            let name = format!("{:?}", part.name());
+            let name = toml_name(part);
             self.rule(has && model.moe.is_some(), &key, name, rule)?;
         }
         for (key, on, about, what) in [

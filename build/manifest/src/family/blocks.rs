@@ -9,7 +9,7 @@ use crate::target::Target;
 
 /// Layers of one kind, and the beginning of their tensors' names.
 pub(super) struct Place {
-    pub prefix: &'static str,
+    pub prefix: Cow<'static, str>,
     pub sites: Sites,
 }
 
@@ -27,7 +27,7 @@ impl Place {
     fn decoder(of: impl Iterator<Item = bool>) -> Place {
         let layers = of.enumerate().filter(|(_, is_one)| *is_one);
         Place {
-            prefix: "model.layers.{layer}",
+            prefix: "model.layers.{layer}.".into(),
             sites: Sites::Layers(layers.map(|(layer, _)| layer).collect()),
         }
     }
@@ -36,7 +36,7 @@ impl Place {
     pub fn prediction(target: &Target) -> Place {
         let none = Sites::Layers(Cow::Borrowed(&[]));
         Place {
-            prefix: "mtp.layers.0",
+            prefix: "mtp.layers.0.".into(),
             sites: if target.mtp_layers() > 0 {
                 Sites::Prediction
             } else {
@@ -45,20 +45,55 @@ impl Place {
         }
     }
 
+    /// Outside of layers.
+    pub fn whole() -> Place {
+        Place {
+            prefix: "".into(),
+            sites: Sites::Whole,
+        }
+    }
+
+    /// The tensors of a block here.
+    pub fn within(&self, block: &str) -> Place {
+        Place {
+            prefix: format!("{}{block}.", self.prefix).into(),
+            sites: self.sites.clone(),
+        }
+    }
+
     pub fn matrix(&self, role: Role, name: &str, n: u64, k: u64) -> Row {
-        let name = format!("{}.{name}", self.prefix);
-        matrix(role, name, self.sites.clone(), [n, k])
+        Row {
+            runs: Cow::Owned(vec![run(n, 0, n)]),
+            kind: Kind::Matrix(Format::Bf16),
+            ..self.vector(role, name, &[n, k])
+        }
     }
 
-    pub fn vector(&self, role: Role, name: &str, shape: &[u64], plus_one: bool) -> Row {
-        let name = format!("{}.{name}", self.prefix);
-        vector(role, name, self.sites.clone(), shape, plus_one)
+    pub fn vector(&self, role: Role, name: &str, shape: &[u64]) -> Row {
+        Row {
+            role,
+            name: format!("{}{name}", self.prefix).into(),
+            sites: self.sites.clone(),
+            copies: 1,
+            shape: sizes(shape),
+            runs: Cow::Borrowed(&[]),
+            kind: Kind::Vector { plus_one: false },
+        }
     }
 
-    fn unused(&self, role: Role, name: &str) -> Row {
+    /// Weights of a norm, less one in some families' checkpoints.
+    fn norm(&self, target: &Target, role: Role, name: &str, width: u64) -> Row {
+        let plus_one = target.has(Switch::PlusOne);
+        Row {
+            kind: Kind::Vector { plus_one },
+            ..self.vector(role, name, &[width])
+        }
+    }
+
+    fn unused(&self, role: Role, name: &str, shape: &[u64]) -> Row {
         Row {
             kind: Kind::Unused,
-            ..self.vector(role, name, &[], false)
+            ..self.vector(role, name, shape)
         }
     }
 }
@@ -74,36 +109,6 @@ pub(super) fn run(total: u64, first: u64, count: u64) -> Run {
         stride: total as usize,
         first: first as usize,
         rows: count as usize,
-    }
-}
-
-pub(super) fn matrix(role: Role, name: impl Into<String>, sites: Sites, [n, k]: [u64; 2]) -> Row {
-    Row {
-        role,
-        name: Cow::Owned(name.into()),
-        sites,
-        copies: 1,
-        shape: sizes(&[n, k]),
-        runs: Cow::Owned(vec![run(n, 0, n)]),
-        kind: Kind::Matrix(Format::Bf16),
-    }
-}
-
-pub(super) fn vector(
-    role: Role,
-    name: impl Into<String>,
-    sites: Sites,
-    shape: &[u64],
-    plus_one: bool,
-) -> Row {
-    Row {
-        role,
-        name: Cow::Owned(name.into()),
-        sites,
-        copies: 1,
-        shape: sizes(shape),
-        runs: Cow::Borrowed(&[]),
-        kind: Kind::Vector { plus_one },
     }
 }
 
@@ -167,28 +172,16 @@ fn feed_forwards(target: &Target, experts: Rows) -> Vec<Row> {
 
 /// Tensors outside of layers: embedding, last norm and head.
 fn ends(target: &Target) -> Vec<Row> {
-    let model = &target.model;
-    let (table, plus_one) = ([model.vocab, model.hidden], target.has(Switch::PlusOne));
-    let norm = "model.norm.weight";
-    let width = [model.hidden];
-    let mut rows = vec![
-        matrix(Role::Embedding, "model.embed_tokens", Sites::Whole, table),
-        vector(Role::FinalNorm, norm, Sites::Whole, &width, plus_one),
-    ];
-    rows.push(match model.tied_head {
-        true => Row {
-            kind: Kind::Unused,
-            ..vector(
-                Role::TiedHead,
-                "lm_head.weight",
-                Sites::Whole,
-                &table,
-                false,
-            )
+    let (vocab, hidden) = (target.model.vocab, target.model.hidden);
+    let (whole, decoder) = (Place::whole(), Place::whole().within("model"));
+    vec![
+        decoder.matrix(Role::Embedding, "embed_tokens", vocab, hidden),
+        decoder.norm(target, Role::FinalNorm, "norm.weight", hidden),
+        match target.model.tied_head {
+            true => whole.unused(Role::TiedHead, "lm_head.weight", &[vocab, hidden]),
+            false => whole.matrix(Role::Head, "lm_head", vocab, hidden),
         },
-        false => matrix(Role::Head, "lm_head", Sites::Whole, table),
-    });
-    rows
+    ]
 }
 
 /// Norms before mixers and feed-forwards, and in some families after both.
@@ -199,9 +192,9 @@ fn layer_norms(target: &Target) -> Vec<Row> {
 }
 
 fn norms(target: &Target, [mixing, feeding]: [&Place; 2]) -> Vec<Row> {
-    let (width, plus_one) = ([target.model.hidden], target.has(Switch::PlusOne));
     let norm = |place: &Place, role, name: &str| {
-        place.vector(role, &format!("{name}_layernorm.weight"), &width, plus_one)
+        let name = format!("{name}_layernorm.weight");
+        place.norm(target, role, &name, target.model.hidden)
     };
     let input = norm(mixing, Role::InputNorm, "input");
     let mut rows = match target.has(Switch::Sandwiched) {
@@ -214,7 +207,7 @@ fn norms(target: &Target, [mixing, feeding]: [&Place; 2]) -> Vec<Row> {
         ],
     };
     if target.has(Switch::LayerScalars) {
-        rows.push(feeding.vector(Role::LayerScalar, "layer_scalar", &[1], false));
+        rows.push(feeding.vector(Role::LayerScalar, "layer_scalar", &[1]));
     }
     rows
 }
@@ -224,25 +217,24 @@ pub(super) fn attention(target: &Target, place: &Place, attention: &Attention) -
     let (traits, hidden) = (target.traits(), target.model.hidden);
     let gates = if traits.has(Switch::Gated) { 2 } else { 1 };
     let (kv, o) = (attention.kv_rows(), attention.o_columns());
+    let block = place.within("self_attn");
     let mut rows = vec![
-        place.matrix(Role::Query, "self_attn.q_proj", gates * o, hidden),
-        place.matrix(Role::Key, "self_attn.k_proj", kv, hidden),
-        place.matrix(Role::Value, "self_attn.v_proj", kv, hidden),
-        place.matrix(Role::Output, "self_attn.o_proj", hidden, o),
-        place.unused(Role::KeyScale, "self_attn.k_proj.k_scale"),
-        place.unused(Role::ValueScale, "self_attn.v_proj.v_scale"),
+        block.matrix(Role::Query, "q_proj", gates * o, hidden),
+        block.matrix(Role::Key, "k_proj", kv, hidden),
+        block.matrix(Role::Value, "v_proj", kv, hidden),
+        block.matrix(Role::Output, "o_proj", hidden, o),
+        block.unused(Role::KeyScale, "k_proj.k_scale", &[]),
+        block.unused(Role::ValueScale, "v_proj.v_scale", &[]),
     ];
-    if traits.has(Switch::Normed) {
-        let width = [attention.head_dim];
-        let norm = |role, name| place.vector(role, name, &width, traits.has(Switch::PlusOne));
-        rows.push(norm(Role::QueryNorm, "self_attn.q_norm.weight"));
-        rows.push(norm(Role::KeyNorm, "self_attn.k_norm.weight"));
-    }
-    if traits.has(Switch::RowsNormed) {
-        let norm =
-            |role, name, width| place.vector(role, name, &[width], traits.has(Switch::PlusOne));
-        rows.push(norm(Role::QueryNorm, "self_attn.q_norm.weight", o));
-        rows.push(norm(Role::KeyNorm, "self_attn.k_norm.weight", kv));
+    let widths = match traits.has(Switch::RowsNormed) {
+        true => Some([o, kv]),
+        false => traits
+            .has(Switch::Normed)
+            .then_some([attention.head_dim; 2]),
+    };
+    if let Some([query, key]) = widths {
+        rows.push(block.norm(target, Role::QueryNorm, "q_norm.weight", query));
+        rows.push(block.norm(target, Role::KeyNorm, "k_norm.weight", key));
     }
     rows
 }
@@ -253,10 +245,7 @@ fn latent(target: &Target, place: &Place) -> Vec<Row> {
     let (model, latent) = (&target.model, target.model.latent());
     let (heads, turned) = (model.attention.heads, model.attention.rotary_dim);
     let (hidden, rank, inner) = (model.hidden, model.latent_rank(), latent.query_rank);
-    let matrix = |role, name: &str, n, k| place.matrix(role, &format!("self_attn.{name}"), n, k);
-    let norm = |role, name: &str, width| {
-        place.vector(role, &format!("self_attn.{name}.weight"), &[width], false)
-    };
+    let block = place.within("self_attn");
     let each_second = |first: u64| Run {
         groups: turned as usize / 2,
         stride: 2,
@@ -271,12 +260,12 @@ fn latent(target: &Target, place: &Place) -> Vec<Row> {
             groups: heads as usize,
             ..run(head, first, rows)
         }]),
-        ..matrix(role, "kv_b_proj", heads * head, rank)
+        ..block.matrix(role, "kv_b_proj", heads * head, rank)
     };
     vec![
-        matrix(Role::QueryDown, "q_a_proj", inner, hidden),
-        norm(Role::QueryDownNorm, "q_a_layernorm", inner),
-        matrix(
+        block.matrix(Role::QueryDown, "q_a_proj", inner, hidden),
+        block.vector(Role::QueryDownNorm, "q_a_layernorm.weight", &[inner]),
+        block.matrix(
             Role::QueryUp,
             "q_b_proj",
             heads * (latent.nope_dim + turned),
@@ -284,35 +273,36 @@ fn latent(target: &Target, place: &Place) -> Vec<Row> {
         ),
         Row {
             runs: Cow::Owned(of_keys),
-            ..matrix(Role::LatentDown, "kv_a_proj_with_mqa", kept, hidden)
+            ..block.matrix(Role::LatentDown, "kv_a_proj_with_mqa", kept, hidden)
         },
-        norm(Role::LatentNorm, "kv_a_layernorm", rank),
+        block.vector(Role::LatentNorm, "kv_a_layernorm.weight", &[rank]),
         of_heads(Role::LatentKeys, 0, latent.nope_dim),
         of_heads(Role::LatentValues, latent.nope_dim, latent.value_dim),
-        matrix(Role::Output, "o_proj", hidden, heads * latent.value_dim),
+        block.matrix(Role::Output, "o_proj", hidden, heads * latent.value_dim),
     ]
 }
 
 /// A gated MLP.
 pub(super) fn mlp(target: &Target, place: &Place) -> Vec<Row> {
     let (inner, hidden) = (target.model.mlp().intermediate, target.model.hidden);
+    let block = place.within("mlp");
     vec![
-        place.matrix(Role::MlpGate, "mlp.gate_proj", inner, hidden),
-        place.matrix(Role::MlpUp, "mlp.up_proj", inner, hidden),
-        place.matrix(Role::MlpDown, "mlp.down_proj", hidden, inner),
+        block.matrix(Role::MlpGate, "gate_proj", inner, hidden),
+        block.matrix(Role::MlpUp, "up_proj", inner, hidden),
+        block.matrix(Role::MlpDown, "down_proj", hidden, inner),
     ]
 }
 
 /// Router, routed experts and the shared expert.
 pub(super) fn shared_expert(target: &Target, place: &Place) -> Vec<Row> {
     let (shared, hidden) = (target.model.moe().shared(), target.model.hidden);
-    let named = |role, name: &str, n, k| place.matrix(role, &format!("mlp.{name}"), n, k);
+    let block = place.within("mlp");
     let mut rows = experts(target, place);
     rows.extend([
-        named(Role::SharedGate, "shared_expert.gate_proj", shared, hidden),
-        named(Role::SharedUp, "shared_expert.up_proj", shared, hidden),
-        named(Role::SharedDown, "shared_expert.down_proj", hidden, shared),
-        named(Role::SharedRouter, "shared_expert_gate", 1, hidden),
+        block.matrix(Role::SharedGate, "shared_expert.gate_proj", shared, hidden),
+        block.matrix(Role::SharedUp, "shared_expert.up_proj", shared, hidden),
+        block.matrix(Role::SharedDown, "shared_expert.down_proj", hidden, shared),
+        block.matrix(Role::SharedRouter, "shared_expert_gate", 1, hidden),
     ]);
     rows
 }
@@ -387,14 +377,16 @@ pub(super) fn stacked_experts(target: &Target, place: &Place, block: &str) -> Ve
 
 /// Tensors around the multi-token-prediction layer.
 fn prediction(target: &Target, place: &Place) -> Vec<Row> {
-    let (hidden, sites) = (target.model.hidden, &place.sites);
-    let plus_one = target.has(Switch::PlusOne);
-    let norm = |role, name: &str| vector(role, name, sites.clone(), &[hidden], plus_one);
-    let fusion = [hidden, 2 * hidden];
+    let hidden = target.model.hidden;
+    let block = Place {
+        prefix: "mtp.".into(),
+        sites: place.sites.clone(),
+    };
+    let norm = |role, name| block.norm(target, role, name, hidden);
     vec![
-        norm(Role::EmbeddingNorm, "mtp.pre_fc_norm_embedding.weight"),
-        norm(Role::HiddenNorm, "mtp.pre_fc_norm_hidden.weight"),
-        matrix(Role::Fusion, "mtp.fc", sites.clone(), fusion),
-        norm(Role::FinalNorm, "mtp.norm.weight"),
+        norm(Role::EmbeddingNorm, "pre_fc_norm_embedding.weight"),
+        norm(Role::HiddenNorm, "pre_fc_norm_hidden.weight"),
+        block.matrix(Role::Fusion, "fc", hidden, 2 * hidden),
+        norm(Role::FinalNorm, "norm.weight"),
     ]
 }

@@ -51,13 +51,12 @@ fn experts(target: &Target, place: &Place) -> Vec<Row> {
     };
     let router = rows.iter_mut().find(|row| row.role == Role::Router);
     router.expect("experts have a router").name =
-        Cow::Owned(format!("{}.router.proj", place.prefix));
+        Cow::Owned(format!("{}router.proj", place.prefix));
     let (hidden, experts) = ([target.model.hidden], [target.model.moe().experts]);
-    let vector = |role, name, shape: &[u64]| place.vector(role, name, shape, false);
-    let norm = |role, name| vector(role, name, &hidden);
+    let norm = |role, name| place.vector(role, name, &hidden);
     rows.extend([
         norm(Role::RouterNorm, "router.scale"),
-        vector(Role::ExpertScales, "router.per_expert_scale", &experts),
+        place.vector(Role::ExpertScales, "router.per_expert_scale", &experts),
         norm(Role::MlpNorm, "post_feedforward_layernorm_1.weight"),
         norm(Role::ExpertsInputNorm, "pre_feedforward_layernorm_2.weight"),
         norm(Role::ExpertsNorm, "post_feedforward_layernorm_2.weight"),

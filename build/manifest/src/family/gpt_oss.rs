@@ -38,7 +38,7 @@ fn experts(target: &Target, place: &Place) -> Vec<Row> {
             rows: 1,
         };
         match row.role {
-            Role::Router => row.name = Cow::Owned(format!("{}.mlp.router", place.prefix)),
+            Role::Router => row.name = Cow::Owned(format!("{}mlp.router", place.prefix)),
             Role::ExpertGate => row.runs = Cow::Owned(vec![turn(0)]),
             Role::ExpertUp => row.runs = Cow::Owned(vec![turn(1)]),
             _ => {}
@@ -54,9 +54,8 @@ fn biased(target: &Target) -> Vec<Row> {
     let mut rows = Vec::new();
     for each in target.attentions() {
         let layers = Place::mixing(target, |mixer| mixer == each.mixer);
-        let own = |role, name: &str, size| {
-            layers.vector(role, &format!("self_attn.{name}"), &[size], false)
-        };
+        let block = layers.within("self_attn");
+        let own = |role, name, size| block.vector(role, name, &[size]);
         let (kv, o) = (each.facts.kv_rows(), each.facts.o_columns());
         rows.extend([
             own(Role::QueryBias, "q_proj.bias", o),
@@ -66,18 +65,12 @@ fn biased(target: &Target) -> Vec<Row> {
             own(Role::Sinks, "sinks", each.facts.heads),
         ]);
     }
-    let layers = Place::feeding(target, |part| part == Part::Moe);
-    let own =
-        |role, name: &str, shape: &[u64]| layers.vector(role, &format!("mlp.{name}"), shape, false);
-    let both = [experts, 2 * moe.intermediate];
+    let block = Place::feeding(target, |part| part == Part::Moe).within("mlp");
+    let (both, down) = ([experts, 2 * moe.intermediate], [experts, hidden]);
     rows.extend([
-        own(Role::RouterBias, "router.bias", &[experts]),
-        own(Role::ExpertInBias, "experts.gate_up_proj_bias", &both),
-        own(
-            Role::ExpertDownBias,
-            "experts.down_proj_bias",
-            &[experts, hidden],
-        ),
+        block.vector(Role::RouterBias, "router.bias", &[experts]),
+        block.vector(Role::ExpertInBias, "experts.gate_up_proj_bias", &both),
+        block.vector(Role::ExpertDownBias, "experts.down_proj_bias", &down),
     ]);
     rows
 }

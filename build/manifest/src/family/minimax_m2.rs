@@ -26,11 +26,8 @@ pub(super) const TRAITS: Traits = Traits {
 
 /// Experts of Mixtral, and the correction of their scores.
 fn experts(target: &Target, place: &Place) -> Vec<Row> {
-    let (count, name) = (
-        target.model.moe().experts,
-        "block_sparse_moe.e_score_correction_bias",
-    );
+    let name = "block_sparse_moe.e_score_correction_bias";
     let mut rows = mixtral_experts(target, place);
-    rows.push(place.vector(Role::Correction, name, &[count], false));
+    rows.push(place.vector(Role::Correction, name, &[target.model.moe().experts]));
     rows
 }

@@ -59,13 +59,12 @@ const NAMES: &[[&str; 2]] = &[
 /// Router, routed experts and the shared expert, under DeepSeek's names.
 fn ungated_shared(target: &Target, place: &Place) -> Vec<Row> {
     let (shared, hidden) = (target.model.moe().shared(), target.model.hidden);
-    let named =
-        |role, name: &str, n, k| place.matrix(role, &format!("mlp.shared_experts.{name}"), n, k);
+    let block = place.within("mlp.shared_experts");
     let mut rows = experts(target, place);
     rows.extend([
-        named(Role::SharedGate, "gate_proj", shared, hidden),
-        named(Role::SharedUp, "up_proj", shared, hidden),
-        named(Role::SharedDown, "down_proj", hidden, shared),
+        block.matrix(Role::SharedGate, "gate_proj", shared, hidden),
+        block.matrix(Role::SharedUp, "up_proj", shared, hidden),
+        block.matrix(Role::SharedDown, "down_proj", hidden, shared),
     ]);
     rows
 }

@@ -4,10 +4,10 @@ use std::borrow::Cow;
 
 use serde_json::json;
 
-use super::blocks::{Place, attention, matrix, router, run, vector};
+use super::blocks::{Place, attention, router, run};
 use super::{Activation, FeedForward, MAMBA, Mixers, Switch, Traits, USUAL, stated};
 use crate::schema::model::{FeedForward as Part, Mixer};
-use crate::table::{Role, Row, Sites};
+use crate::table::{Role, Row};
 use crate::target::Target;
 
 pub(super) const TRAITS: Traits = Traits {
@@ -42,26 +42,19 @@ pub(super) const TRAITS: Traits = Traits {
 
 /// Tensors of a Nemotron decoder: each layer has one norm and one block.
 fn rows(target: &Target) -> Vec<Row> {
-    let (model, layer) = (&target.model, "backbone.layers.{layer}");
-    let (table, width) = ([model.vocab, model.hidden], [model.hidden]);
+    let (vocab, hidden) = (target.model.vocab, target.model.hidden);
     let at = |place: Place| Place {
-        prefix: layer,
+        prefix: "backbone.layers.{layer}.".into(),
         ..place
     };
     let mixing = |of: fn(Mixer) -> bool| at(Place::mixing(target, of));
     let feeding = at(Place::feeding(target, |part| part == Part::Moe));
-    let norm = |place: &Place, role| place.vector(role, "norm.weight", &width, false);
-    let whole = Sites::Whole;
+    let norm = |place: &Place, role| place.vector(role, "norm.weight", &[hidden]);
+    let whole = Place::whole();
     let mut rows = vec![
-        matrix(Role::Embedding, "backbone.embeddings", whole.clone(), table),
-        vector(
-            Role::FinalNorm,
-            "backbone.norm_f.weight",
-            whole.clone(),
-            &width,
-            false,
-        ),
-        matrix(Role::Head, "lm_head", whole, table),
+        whole.matrix(Role::Embedding, "backbone.embeddings", vocab, hidden),
+        whole.vector(Role::FinalNorm, "backbone.norm_f.weight", &[hidden]),
+        whole.matrix(Role::Head, "lm_head", vocab, hidden),
         norm(&mixing(|mixer| mixer != Mixer::None), Role::InputNorm),
         norm(&feeding, Role::PostNorm),
     ];
@@ -77,12 +70,12 @@ fn rows(target: &Target) -> Vec<Row> {
 
 /// Multi-token prediction: its attention and its experts are layers of their own in the checkpoint.
 fn prediction(target: &Target) -> Vec<Row> {
-    let [mixing, feeding] = ["mtp.layers.0", "mtp.layers.1"].map(|prefix| Place {
-        prefix,
+    let [mixing, feeding] = ["mtp.layers.0.", "mtp.layers.1."].map(|prefix| Place {
+        prefix: prefix.into(),
         ..Place::prediction(target)
     });
     let hidden = target.model.hidden;
-    let norm = |place: &Place, role, name| place.vector(role, name, &[hidden], false);
+    let norm = |place: &Place, role, name| place.vector(role, name, &[hidden]);
     let mut rows = vec![
         norm(&mixing, Role::EmbeddingNorm, "enorm.weight"),
         norm(&mixing, Role::HiddenNorm, "hnorm.weight"),
@@ -121,30 +114,28 @@ fn mamba(target: &Target, place: &Place) -> Vec<Row> {
         ];
         Cow::Owned(vec![of_c, of_b, of_x])
     };
+    let block = place.within("mixer");
     let input = |role, runs| Row {
         runs,
-        ..place.matrix(role, "mixer.in_proj", total, hidden)
+        ..block.matrix(role, "in_proj", total, hidden)
     };
     let alone = |first, count| Cow::Owned(vec![run(total, first, count)]);
-    let own = |role, name: &str, shape: &[u64]| {
-        place.vector(role, &format!("mixer.{name}"), shape, false)
-    };
     let of_channels = |role, name: &str, shape: &[u64]| Row {
         runs: mixed(channels, 0),
-        ..own(role, name, shape)
+        ..block.vector(role, name, shape)
     };
     let taps = [channels, 1, gdn.conv_kernel];
     vec![
         input(Role::GdnGate, alone(0, values)),
         input(Role::GdnQkv, mixed(total, values)),
         input(Role::TimeStep, alone(values + channels, heads)),
-        place.matrix(Role::GdnOutput, "mixer.out_proj", hidden, values),
+        block.matrix(Role::GdnOutput, "out_proj", hidden, values),
         of_channels(Role::GdnConv, "conv1d.weight", &taps),
         of_channels(Role::ConvBias, "conv1d.bias", &[channels]),
-        own(Role::GdnDecayRate, "A_log", &[heads]),
-        own(Role::GdnDecayBias, "dt_bias", &[heads]),
-        own(Role::Skip, "D", &[heads]),
-        own(Role::GdnNorm, "norm.weight", &[values]),
+        block.vector(Role::GdnDecayRate, "A_log", &[heads]),
+        block.vector(Role::GdnDecayBias, "dt_bias", &[heads]),
+        block.vector(Role::Skip, "D", &[heads]),
+        block.vector(Role::GdnNorm, "norm.weight", &[values]),
     ]
 }
 
@@ -153,24 +144,24 @@ fn experts_and_beside(target: &Target, place: &Place) -> Vec<Row> {
     let (moe, hidden) = (target.model.moe(), target.model.hidden);
     let (inner, shared) = (moe.intermediate, moe.shared());
     let width = moe.latent.unwrap_or(hidden);
-    let named = |role, name: &str, n, k| place.matrix(role, &format!("mixer.{name}"), n, k);
+    let block = place.within("mixer");
     let expert = |role, name: &str, n, k| Row {
         copies: moe.experts as usize,
-        ..named(role, &format!("experts.{{expert}}.{name}"), n, k)
+        ..block.matrix(role, &format!("experts.{{expert}}.{name}"), n, k)
     };
-    let correction = "mixer.gate.e_score_correction_bias";
+    let correction = "gate.e_score_correction_bias";
     let mut rows = vec![
         router(target, place, "mixer"),
-        place.vector(Role::Correction, correction, &[moe.experts], false),
+        block.vector(Role::Correction, correction, &[moe.experts]),
         expert(Role::ExpertUp, "up_proj", inner, width),
         expert(Role::ExpertDown, "down_proj", width, inner),
-        named(Role::MlpUp, "shared_experts.up_proj", shared, hidden),
-        named(Role::MlpDown, "shared_experts.down_proj", hidden, shared),
+        block.matrix(Role::MlpUp, "shared_experts.up_proj", shared, hidden),
+        block.matrix(Role::MlpDown, "shared_experts.down_proj", hidden, shared),
     ];
     if moe.latent.is_some() {
         rows.extend([
-            named(Role::ExpertsIn, "fc1_latent_proj", width, hidden),
-            named(Role::ExpertsOut, "fc2_latent_proj", hidden, width),
+            block.matrix(Role::ExpertsIn, "fc1_latent_proj", width, hidden),
+            block.matrix(Role::ExpertsOut, "fc2_latent_proj", hidden, width),
         ]);
     }
     rows

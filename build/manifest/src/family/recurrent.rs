@@ -66,13 +66,8 @@ fn delta(target: &Target) -> Shape {
         ("MAMBA", shapes::Number::Bool(mamba.is_some())),
         ("NORM", shapes::Number::Size(normed)),
     ];
-    Shape {
-        doc,
-        word: of.name,
-        name: of.block,
-        kind: Kind::DELTA,
-        constants: numbers.into_iter().chain(rule).collect(),
-    }
+    let constants = numbers.into_iter().chain(rule).collect();
+    Shape::of(Kind::DELTA, [of.name, of.block, doc], constants)
 }
 
 fn columns(key: &'static str, model: &Model) -> ((&'static str, u64), u64) {
@@ -127,12 +122,13 @@ impl fmt::Debug for Mixer {
 pub(super) fn gdn(target: &Target, place: &Place) -> Vec<Row> {
     let (gdn, hidden) = (target.model.gdn(), target.model.hidden);
     let (qkv, z, heads) = (gdn.qkv_rows(), gdn.z_rows(), gdn.value_heads);
+    let block = place.within("linear_attn");
     let mut rows = gdn_beside_inputs(target, place);
     rows.extend([
-        place.matrix(Role::GdnQkv, "linear_attn.in_proj_qkv", qkv, hidden),
-        place.matrix(Role::GdnGate, "linear_attn.in_proj_z", z, hidden),
-        place.matrix(Role::GdnBeta, "linear_attn.in_proj_b", heads, hidden),
-        place.matrix(Role::GdnDecay, "linear_attn.in_proj_a", heads, hidden),
+        block.matrix(Role::GdnQkv, "in_proj_qkv", qkv, hidden),
+        block.matrix(Role::GdnGate, "in_proj_z", z, hidden),
+        block.matrix(Role::GdnBeta, "in_proj_b", heads, hidden),
+        block.matrix(Role::GdnDecay, "in_proj_a", heads, hidden),
     ]);
     rows
 }
@@ -141,17 +137,12 @@ pub(super) fn gdn(target: &Target, place: &Place) -> Vec<Row> {
 pub(super) fn gdn_beside_inputs(target: &Target, place: &Place) -> Vec<Row> {
     let (gdn, hidden) = (target.model.gdn(), target.model.hidden);
     let (taps, heads) = ([gdn.qkv_rows(), 1, gdn.conv_kernel], [gdn.value_heads]);
-    let vector = |role, name, shape: &[u64]| place.vector(role, name, shape, false);
+    let block = place.within("linear_attn");
     vec![
-        place.matrix(
-            Role::GdnOutput,
-            "linear_attn.out_proj",
-            hidden,
-            gdn.z_rows(),
-        ),
-        vector(Role::GdnConv, "linear_attn.conv1d.weight", &taps),
-        vector(Role::GdnDecayRate, "linear_attn.A_log", &heads),
-        vector(Role::GdnDecayBias, "linear_attn.dt_bias", &heads),
-        vector(Role::GdnNorm, "linear_attn.norm.weight", &[gdn.value_dim]),
+        block.matrix(Role::GdnOutput, "out_proj", hidden, gdn.z_rows()),
+        block.vector(Role::GdnConv, "conv1d.weight", &taps),
+        block.vector(Role::GdnDecayRate, "A_log", &heads),
+        block.vector(Role::GdnDecayBias, "dt_bias", &heads),
+        block.vector(Role::GdnNorm, "norm.weight", &[gdn.value_dim]),
     ]
 }

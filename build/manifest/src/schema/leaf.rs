@@ -100,43 +100,18 @@ pub struct FormatRule {
 
 /// A pattern of names, or several.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(from = "OneOrMore", into = "OneOrMore")]
-pub struct Patterns(Vec<String>);
-
-impl Patterns {
-    /// The patterns, in the order of the manifest.
-    pub fn patterns(&self) -> &[String] {
-        &self.0
-    }
-}
-
-impl From<String> for Patterns {
-    fn from(pattern: String) -> Patterns {
-        Patterns(vec![pattern])
-    }
-}
-
-#[derive(Deserialize, Serialize)]
 #[serde(untagged, expecting = "expected a pattern of names, or a list of them")]
-enum OneOrMore {
+pub enum Patterns {
     One(String),
     More(Vec<String>),
 }
 
-impl From<OneOrMore> for Patterns {
-    fn from(patterns: OneOrMore) -> Patterns {
-        match patterns {
-            OneOrMore::One(pattern) => pattern.into(),
-            OneOrMore::More(patterns) => Patterns(patterns),
-        }
-    }
-}
-
-impl From<Patterns> for OneOrMore {
-    fn from(patterns: Patterns) -> OneOrMore {
-        match <[String; 1]>::try_from(patterns.0) {
-            Ok([pattern]) => OneOrMore::One(pattern),
-            Err(patterns) => OneOrMore::More(patterns),
+impl Patterns {
+    /// The patterns, in the order of the manifest.
+    pub fn patterns(&self) -> &[String] {
+        match self {
+            Patterns::One(pattern) => std::slice::from_ref(pattern),
+            Patterns::More(patterns) => patterns,
         }
     }
 }

@@ -22,8 +22,7 @@ pub(crate) fn read<T: DeserializeOwned>(
     file: &str,
     hint: &str,
 ) -> Result<T, ManifestError> {
-    let text = std::fs::read_to_string(root.join(file))
-        .map_err(|error| ManifestError::file(file, format!("cannot be read: {error}")))?;
+    let text = std::fs::read_to_string(root.join(file)).map_err(ManifestError::unread(file))?;
     parse(&text, file, hint)
 }
 

@@ -482,16 +482,6 @@ pub enum StackedIn {
     Mtp,
 }
 
-impl StackedIn {
-    /// Name of the part in manifests.
-    pub const fn name(self) -> &'static str {
-        match self {
-            StackedIn::Layers => "layers",
-            StackedIn::Mtp => "mtp",
-        }
-    }
-}
-
 /// Form of a release's files: their names, and the keys of its configuration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]

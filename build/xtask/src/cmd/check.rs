@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use argh::FromArgs;
 use manifest::Target;
+use memchr::memmem;
 
 use super::build::{make, plan};
 use crate::binary::{self, Elf, MACHINE_AARCH64, MACHINE_X86_64};
@@ -154,14 +155,11 @@ fn glibc(elf: &Elf<'_>) -> Result<String, String> {
 }
 
 fn no_ptx(bytes: &[u8]) -> Result<String, String> {
-    let mut from = 0;
-    while let Some(skip) = binary::find(&bytes[from..], PTX_MARK) {
-        let at = from + skip;
+    for at in memmem::find_iter(bytes, PTX_MARK) {
         let header = &bytes[at..bytes.len().min(at + PTX_HEADER_BYTES)];
-        if binary::find(header, PTX_MARK_NEXT).is_some() {
+        if memmem::find(header, PTX_MARK_NEXT).is_some() {
             return Err(format!("a PTX module begins at byte {at}"));
         }
-        from = at + PTX_MARK.len();
     }
     Ok("none".to_string())
 }
@@ -204,8 +202,8 @@ mod tests {
     #[test]
     fn a_symbol_of_a_later_glibc_is_found() {
         let mut bytes = std::fs::read(std::env::current_exe().unwrap()).unwrap();
-        let at = binary::find(&bytes, b"\0GLIBC_2.").expect("a test needs the C library");
-        let end = at + 1 + binary::find(&bytes[at + 1..], b"\0").unwrap();
+        let at = memmem::find(&bytes, b"\0GLIBC_2.").expect("a test needs the C library");
+        let end = at + 1 + memmem::find(&bytes[at + 1..], b"\0").unwrap();
         bytes[at + 9..end].fill(b'9');
         let why = glibc(&Elf::parse(&bytes).unwrap()).unwrap_err();
         assert!(why.contains("but systems with 2.31 are served"), "{why}");

@@ -9,7 +9,7 @@ use manifest::Target;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::bench::{DIGEST, baseline};
+use super::bench::{DIGEST, baseline, read};
 use crate::graph::digest::Digest;
 use crate::site::{Failure, Site};
 
@@ -190,11 +190,6 @@ fn sizes(target: &Target, built_for: &str) -> String {
     let bytes = [target.checkpoint_bytes(), target.resident_bytes()];
     let [download, memory] = bytes.map(|bytes| format!("{:.1} GB", bytes as f64 / GB));
     format!(" {download} | {memory} | {built_for} |")
-}
-
-fn read(path: &Path) -> Result<Map<String, Value>, Failure> {
-    let text = fs::read_to_string(path).map_err(|why| format!("{}: {why}", path.display()))?;
-    Ok(serde_json::from_str(&text).map_err(|why| format!("{}: {why}", path.display()))?)
 }
 
 /// Columns of a model's figures; `-` where nothing was measured.

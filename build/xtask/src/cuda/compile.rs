@@ -4,8 +4,10 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use manifest::{KernelChoice, camel};
+
+use super::abi;
 use super::host::Host;
-use super::{Compiled, abi};
 use crate::graph::Code;
 use crate::graph::run::Sandbox;
 
@@ -35,13 +37,13 @@ const OPTIMISATION: u32 = 3;
 ///
 /// # Errors
 /// If `ops.toml` has no such op.
-pub fn unit(table: &abi::Table, compiled: &Compiled, header: &str) -> Result<String, String> {
-    let op = &compiled.op;
+pub fn unit(table: &abi::Table, compiled: &KernelChoice, header: &str) -> Result<String, String> {
+    let op = compiled.op;
     let row = table.get(op);
     let row = row.ok_or_else(|| format!("ffi/ops.toml has no op `{op}`"))?;
     let declaration = abi::declaration(&compiled.launcher, row);
     let names: Vec<&str> = row.args.iter().map(|arg| arg.name.as_str()).collect();
-    let (kernel, tile) = (camel(&compiled.kernel), camel(&compiled.launcher));
+    let (kernel, tile) = (camel(compiled.kernel), camel(&compiled.launcher));
     let shape = compiled.shape.iter();
     let shape: String = shape
         .map(|shape| format!(", atlas::target::shapes::{}", camel(shape)))
@@ -52,13 +54,6 @@ pub fn unit(table: &abi::Table, compiled: &Compiled, header: &str) -> Result<Str
              return atlas::{op}::{kernel}<atlas::target::{tile}{shape}>::launch({}, stream);\n}}\n",
         names.join(", ")
     ))
-}
-
-/// `rms_norm` as `RmsNorm`.
-fn camel(name: &str) -> String {
-    let words = name.split('_');
-    let words = words.map(|word| word[..1].to_uppercase() + &word[1..]);
-    words.collect()
 }
 
 /// `sm_90a` as the pair of options that embeds a cubin of exactly this architecture and no PTX.

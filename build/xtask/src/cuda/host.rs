@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::graph::{Error, Tool};
-use crate::toolchain::on_path;
+use crate::toolchain::tool;
 
 pub const X86_64: &str = "x86_64-unknown-linux-gnu";
 pub const AARCH64: &str = "aarch64-unknown-linux-gnu";
@@ -116,20 +116,5 @@ fn has_std(rustc: &Path, triple: &str) -> bool {
     printed.is_ok_and(|printed| {
         let root = PathBuf::from(String::from_utf8_lossy(&printed.stdout).trim());
         root.join("lib/rustlib").join(triple).join("lib").is_dir()
-    })
-}
-
-/// A program of the host, by name or path, identified by the first line of its `--version`.
-pub fn tool(program: &str) -> Option<Tool> {
-    let path = match program.contains('/') {
-        true => PathBuf::from(program),
-        false => on_path(program)?,
-    };
-    let printed = Command::new(&path).arg("--version").output().ok()?;
-    let text = String::from_utf8_lossy(&printed.stdout);
-    Some(Tool {
-        name: program.rsplit('/').next().unwrap_or(program).to_string(),
-        path,
-        identity: text.lines().next().unwrap_or("").to_string(),
     })
 }

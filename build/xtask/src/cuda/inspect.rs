@@ -23,16 +23,24 @@ pub fn device_code(cuobjdump: &Path, file: &Path) -> Result<DeviceCode, String> 
 
 /// Names after `ELF file  1: ` or `PTX file  1: `; empty if the file has no such code.
 fn list(cuobjdump: &Path, option: &str, file: &Path) -> Result<Vec<String>, String> {
-    let done = Command::new(cuobjdump).arg(option).arg(file).output();
-    let done = done.map_err(|why| format!("{}: {why}", cuobjdump.display()))?;
-    let printed = String::from_utf8_lossy(&done.stdout) + String::from_utf8_lossy(&done.stderr);
-    if !done.status.success() && !printed.contains("file found to extract") {
+    let (succeeded, printed) = run(cuobjdump, option, file)?;
+    if !succeeded && !printed.contains("file found to extract") {
         return Err(format!("cuobjdump {option} {}: {printed}", file.display()));
     }
     let names = printed.lines().filter(|line| line.contains(" file "));
     let names = names.filter_map(|line| line.split_once(": ").map(|(_, name)| name.trim()));
     let names = names.filter(|name| !name.starts_with("No "));
     Ok(names.map(str::to_string).collect())
+}
+
+/// Whether `cuobjdump`, with the `nvdisasm` beside it, succeeds with an option, and what it prints.
+fn run(cuobjdump: &Path, option: &str, file: &Path) -> Result<(bool, String), String> {
+    let beside = cuobjdump.parent().map(|folder| ("NVDISASM_PATH", folder));
+    let mut command = Command::new(cuobjdump);
+    let done = command.arg(option).arg(file).envs(beside).output();
+    let done = done.map_err(|why| format!("{}: {why}", cuobjdump.display()))?;
+    let printed = String::from_utf8_lossy(&done.stdout) + String::from_utf8_lossy(&done.stderr);
+    Ok((done.status.success(), printed.into_owned()))
 }
 
 /// Architecture of a cubin's name: `sm_90a` of `unit.1.sm_90a.cubin`.
@@ -71,18 +79,10 @@ const BLOCK_SCALED_FP4: &str = "OMMA.SF.16864.F32.E2M1.E2M1.UE4M3.4X";
 /// # Errors
 /// If `cuobjdump` or the `nvdisasm` beside it cannot be started or refuses the file.
 pub fn block_scaled_fp4(cuobjdump: &Path, file: &Path) -> Result<usize, String> {
-    let mut command = Command::new(cuobjdump);
-    command.args(["-sass".as_ref(), file.as_os_str()]);
-    if let Some(folder) = cuobjdump.parent() {
-        command.env("NVDISASM_PATH", folder);
-    }
-    let done = command.output();
-    let done = done.map_err(|why| format!("{}: {why}", cuobjdump.display()))?;
-    if !done.status.success() {
-        let printed = String::from_utf8_lossy(&done.stderr);
+    let (succeeded, printed) = run(cuobjdump, "-sass", file)?;
+    if !succeeded {
         return Err(format!("cuobjdump -sass {}: {printed}", file.display()));
     }
-    let printed = String::from_utf8_lossy(&done.stdout);
     let lines = printed.lines();
     Ok(lines.filter(|line| line.contains(BLOCK_SCALED_FP4)).count())
 }

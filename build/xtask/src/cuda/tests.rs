@@ -398,13 +398,15 @@ fn an_op_that_the_table_lacks_is_named() {
 }
 
 /// The launcher of an op by a kernel, for a named shape if there are several.
-fn compiled(op: &str, shape: Option<&str>) -> Compiled {
+fn compiled(op: &'static str, shape: Option<&str>) -> KernelChoice {
     let launcher = shape.map(|shape| format!("{op}_{shape}"));
-    Compiled {
-        op: op.to_string(),
+    KernelChoice {
+        op,
         shape: shape.map(str::to_string),
         launcher: launcher.unwrap_or(op.to_string()),
-        kernel: "split_kv_bf16".to_string(),
+        kernel: "split_kv_bf16",
+        threads: 256,
+        operands: false,
     }
 }
 

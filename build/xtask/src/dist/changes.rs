@@ -1,5 +1,7 @@
 //! The newest release of `packaging/CHANGELOG.md`.
 
+use chrono::{NaiveDate, NaiveDateTime};
+
 /// Path of the changelog, from the root of the workspace.
 pub const FILE: &str = "packaging/CHANGELOG.md";
 
@@ -12,8 +14,8 @@ pub struct Release {
     pub version: String,
     /// Date of the release, `YYYY-MM-DD`.
     pub date: String,
-    /// Noon UTC of the date, in seconds since 1970.
-    pub seconds: u64,
+    /// Noon UTC of the date.
+    noon: NaiveDateTime,
 }
 
 impl Release {
@@ -33,12 +35,19 @@ impl Release {
                 "{FILE} begins with release {newest}, but Cargo.toml says {version}: describe it"
             ));
         }
-        let days = days(date).ok_or_else(|| format!("{FILE}: `{date}` is no date"))?;
+        let day = NaiveDate::parse_from_str(date, "%Y-%m-%d").ok();
+        let noon = day.and_then(|day| day.and_hms_opt(12, 0, 0));
+        let noon = noon.ok_or_else(|| format!("{FILE}: `{date}` is no date"))?;
         Ok(Release {
             version: version.to_string(),
-            date: date.to_string(),
-            seconds: days * 86_400 + 43_200,
+            date: noon.format("%Y-%m-%d").to_string(),
+            noon,
         })
+    }
+
+    /// Noon UTC of the date, in seconds since 1970.
+    pub fn seconds(&self) -> u64 {
+        self.noon.and_utc().timestamp().unsigned_abs()
     }
 
     /// The release in the form of Debian's changelogs.
@@ -57,22 +66,8 @@ impl Release {
         format!(
             "{package} ({version}) stable; urgency=medium\n\n{items}\n \
              -- Atlas maintainers <atlas-maintainers@users.noreply.github.com>  {}\n",
-            self.mail_date()
+            self.noon.format("%a, %d %b %Y %H:%M:%S +0000")
         )
-    }
-
-    /// The date in the form of RFC 5322.
-    fn mail_date(&self) -> String {
-        const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
-        const MONTHS: [&str; 12] = [
-            "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
-        ];
-        // The weekday counts from Thursday, on which 1970 began.
-        let day = DAYS[(self.seconds / 86_400 % 7) as usize];
-        let number = |at: usize, to: usize| self.date.get(at..to).unwrap_or("0").parse::<usize>();
-        let month = MONTHS[number(5, 7).unwrap_or(1).clamp(1, 12) - 1];
-        let (year, date) = (&self.date[..4], &self.date[8..]);
-        format!("{day}, {date} {month} {year} 12:00:00 +0000")
     }
 }
 
@@ -91,23 +86,6 @@ fn wrapped(item: &str) -> String {
     format!("{out}{line}\n")
 }
 
-/// Days from 1970-01-01 to `YYYY-MM-DD` in the Gregorian calendar.
-fn days(date: &str) -> Option<u64> {
-    let mut parts = date.split('-').map(|part| part.parse::<u64>().ok());
-    let (year, month, day) = (parts.next()??, parts.next()??, parts.next()??);
-    if date.len() != 10 || year < 1970 || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
-        return None;
-    }
-    // Years are counted from March, so that a leap day is the last of its year.
-    let (year, month) = match month > 2 {
-        true => (year, month - 3),
-        false => (year - 1, month + 9),
-    };
-    let leap_days = year / 4 - year / 100 + year / 400;
-    let since_zero = year * 365 + leap_days + (153 * month + 2) / 5 + day - 1;
-    Some(since_zero - 719_468)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -118,7 +96,7 @@ mod tests {
     #[test]
     fn the_newest_release_is_that_of_the_workspace() {
         let release = Release::newest(TEXT, "1.2.0").unwrap();
-        assert_eq!(release.seconds, 1_709_208_000);
+        assert_eq!(release.seconds(), 1_709_208_000);
         let why = Release::newest(TEXT, "1.3.0").unwrap_err();
         assert!(why.contains("1.2.0") && why.contains("1.3.0"), "{why}");
         assert!(Release::newest("## 1.0.0 (2024-13-01)", "1.0.0").is_err());

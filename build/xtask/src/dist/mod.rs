@@ -49,7 +49,7 @@ pub fn plan(plan: &mut Plan, target: &Target, toolchain: &Toolchain) -> Result<D
         true => String::new(),
         false => format!("{}-linux-gnu-", machine(&plan.triple)),
     };
-    let find = |name: &str, package: &str| versioned(name, package, &toolchain.root).map_err(host);
+    let find = |name: &str, package: &str| versioned(name, package).map_err(host);
     let strip = find(&format!("{prefix}strip"), "binutils")?;
     let (xz, zstd) = (find("xz", "xz-utils")?, find("zstd", "zstd")?);
     let (stripped, crates) = (stripped(plan, &strip)?, crates(plan, target, toolchain)?);
@@ -72,7 +72,7 @@ pub fn plan(plan: &mut Plan, target: &Target, toolchain: &Toolchain) -> Result<D
         deb: format!("{}_{version}_{arch}.deb", made.name),
         archive: format!("{}-{version}.tar.zst", made.name),
         bill: format!("{}.cdx.json", made.name),
-        time: newest(toolchain, version)?.seconds,
+        time: newest(toolchain, version)?.seconds(),
     };
     assembled(plan, made, published)
 }
@@ -196,18 +196,14 @@ fn contents(plan: &mut Plan, target: &Target, made: &Made) -> Result<ActionId, E
         .arg("commit", &made.commit)
         .input(made.licensed.output("binary"), "binary")
         .input(made.licensed.output("licenses.txt"), "licenses.txt")
-        .input(made.crates.output("crates.json"), "crates.json");
+        .input(made.crates.output("crates.json"), "crates.json")
+        .output("data.tar")
+        .output("control.tar.gz")
+        .output("release.tar")
+        .output("MANIFEST.json")
+        .output("sbom.json");
     for path in package::TEMPLATES {
         action = action.workspace(path);
-    }
-    for output in [
-        "data.tar",
-        "control.tar.gz",
-        "release.tar",
-        "MANIFEST.json",
-        "sbom.json",
-    ] {
-        action = action.output(output);
     }
     plan.graph.add(action)
 }

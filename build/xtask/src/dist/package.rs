@@ -101,7 +101,7 @@ pub fn facts(target: &Target) -> String {
 /// The input that is unreadable or malformed.
 pub fn contents(sandbox: &Sandbox<'_>) -> Result<(), String> {
     let parts = Parts::read(sandbox)?;
-    let time = parts.release.seconds;
+    let time = parts.release.seconds();
     let installed = parts.installed();
     sandbox.write("data.tar", &tar(&installed, "./", time)?)?;
     let control = tar(&parts.control(&installed)?, "./", time)?;

@@ -4,7 +4,7 @@
 //! inputs, with exactly the declared environment and a `PATH` of exactly the declared tools; what
 //! it declares is what its key covers.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::error::Error;
 use super::run::Sandbox;
@@ -89,6 +89,16 @@ pub struct Output {
     pub path: String,
     pub form: Form,
     pub place: Place,
+}
+
+impl Output {
+    /// Path of the output in the action's own folder or its cache.
+    pub fn within(&self, work: &Path, cache: &Path) -> PathBuf {
+        match self.place {
+            Place::Folder => work.join(&self.path),
+            Place::Cache => cache.join(&self.path),
+        }
+    }
 }
 
 /// A variable of the action's environment.

@@ -9,7 +9,7 @@ use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use super::Graph;
-use super::action::{Action, ActionId, Function, Place, Source, Work, slug};
+use super::action::{Action, ActionId, Function, Source, Work, slug};
 use super::digest::{self, Digest};
 use super::error::Error;
 use super::explain::{self, Reason};
@@ -164,18 +164,12 @@ struct Queue {
 
 impl Queue {
     fn new(graph: &Graph, needed: &BTreeSet<ActionId>) -> Queue {
-        let (mut waiting, mut ready) = (BTreeMap::new(), BTreeSet::new());
-        for &id in needed {
-            let makers = graph.makers(id);
-            if makers.is_empty() {
-                ready.insert(id);
-            } else {
-                waiting.insert(id, makers);
-            }
-        }
+        let needed = needed.iter().map(|&id| (id, graph.makers(id)));
+        let (ready, waiting): (BTreeMap<_, _>, _) =
+            needed.partition(|(_, makers)| makers.is_empty());
         Queue {
             waiting,
-            ready,
+            ready: ready.into_keys().collect(),
             ..Queue::default()
         }
     }
@@ -222,19 +216,12 @@ impl Queue {
     }
 
     fn release(&mut self, done: ActionId) {
-        self.waiting.values_mut().for_each(|makers| {
+        let is_free = |_: &ActionId, makers: &mut BTreeSet<ActionId>| {
             makers.remove(&done);
-        });
-        let free: Vec<_> = self
-            .waiting
-            .iter()
-            .filter(|(_, makers)| makers.is_empty())
-            .map(|(id, _)| *id)
-            .collect();
-        for id in free {
-            self.waiting.remove(&id);
-            self.ready.insert(id);
-        }
+            makers.is_empty()
+        };
+        let free = self.waiting.extract_if(.., is_free);
+        self.ready.extend(free.map(|(id, _)| id));
     }
 }
 
@@ -525,10 +512,7 @@ impl Site {
     /// Makes the folder of an output, without an earlier run's output, which must not pass for this
     /// one.
     fn clear(&self, output: &super::action::Output) -> Result<(), Error> {
-        let path = match output.place {
-            Place::Folder => self.work.join(&output.path),
-            Place::Cache => self.cache.join(&output.path),
-        };
+        let path = output.within(&self.work, &self.cache);
         store::remove_all(&path).map_err(Error::io("remove", &path))?;
         make_parent(&path)
     }

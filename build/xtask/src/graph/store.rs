@@ -191,10 +191,8 @@ impl Store {
         work: &Path,
         cache: &Path,
     ) -> Result<Vec<Stored>, Error> {
-        let mut outputs = Vec::with_capacity(action.outputs.len());
-        for output in &action.outputs {
-            outputs.push(self.keep_output(action, output, work, cache)?);
-        }
+        let kept = |output| self.keep_output(action, output, work, cache);
+        let outputs: Vec<_> = action.outputs.iter().map(kept).collect::<Result<_, _>>()?;
         let record: String = outputs.iter().map(line_of).collect();
         let (half, path) = (work.join(".record"), self.record_path(key));
         fs::write(&half, record).map_err(Error::io("write", &half))?;
@@ -213,10 +211,7 @@ impl Store {
             label: action.label.clone(),
             output: output.path.clone(),
         };
-        let mut from = match output.place {
-            Place::Folder => work.join(&output.path),
-            Place::Cache => cache.join(&output.path),
-        };
+        let mut from = output.within(work, cache);
         let metadata = fs::symlink_metadata(&from).map_err(|_| missing())?;
         let right_form = match output.form {
             Form::File => metadata.is_file(),
