@@ -12,12 +12,15 @@ use std::sync::{LazyLock, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use atlas::bench::client::{Ask, Endpoint, Timings};
 use atlas::bench::process::memory;
 pub use host::testing::Folder;
 use host::testing::cpu_time;
 pub use http::testing::client::{Answer, Connection, PATIENCE, bearer, request, send_to, with};
+use model::target::MODEL_ID;
 use serde_json::{Value, json};
 use step::testing;
+use tokio::runtime::Builder;
 
 /// The binary under test: the release that the pipeline names, or the one that cargo just built.
 pub static BINARY: LazyLock<String> = LazyLock::new(|| {
@@ -339,6 +342,19 @@ impl Server {
     /// Posts JSON with an API key to any route.
     pub fn post_as(&self, key: &str, path: &str, body: &Value) -> Answer {
         self.ask("POST", path, &bearer(key), &body.to_string())
+    }
+
+    /// A streamed reply of so many tokens, as `bench serve` reads and times it.
+    pub fn reply(&self, prompt: &str, tokens: usize) -> Timings {
+        let ask = Ask {
+            model: MODEL_ID,
+            prompt: prompt.to_string(),
+            tokens,
+        };
+        let endpoint = Endpoint::parse(&format!("http://{}", self.address), None).unwrap();
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        let reply = runtime.block_on(async { endpoint.connect().await?.chat(&ask).await });
+        reply.unwrap()
     }
 
     /// The value of a metric without labels.

@@ -1,7 +1,8 @@
 //! The binary as its users meet it: started as a process, spoken to over a socket.
 //!
-//! Each test starts a server of its own on a free port, and ends it. Nothing of the program's
-//! code is used here but its name and version, and in `clients` the server around a script.
+//! Each test starts a server of its own on a free port, and ends it. Of the program's code its name
+//! and version are used here, the client of `bench serve`, and in `clients` the server around a
+//! script.
 
 mod attack;
 mod batch;

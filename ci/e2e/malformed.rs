@@ -495,18 +495,11 @@ fn check(number: usize, case: &Case, answer: &Answer) {
     }
 }
 
-/// Gaps between the events of a stream, sorted.
+/// Gaps between the pieces of a streamed reply, sorted.
 fn gaps(server: &Server) -> Vec<Duration> {
-    let fields = json!({"ignore_eos": true, "stream": true});
-    let mut stream = server.open_chat(&with(question("Go on.", 200), fields));
-    let mut gaps = Vec::new();
-    stream.read_until("role");
-    let mut last = Instant::now();
-    let mut piece = [0; 4096];
-    while let Ok(1..) = std::io::Read::read(&mut stream.stream, &mut piece) {
-        gaps.push(last.elapsed());
-        last = Instant::now();
-    }
+    let pieces = server.reply("Go on.", 200).pieces;
+    let pairs = pieces.windows(2);
+    let mut gaps: Vec<_> = pairs.map(|pair| pair[1].0 - pair[0].0).collect();
     gaps.sort();
     gaps
 }

@@ -1,6 +1,9 @@
 //! Clients that stay out of a server's way: they look at their sockets in the middle between two
 //! of its steps, when it has nothing to do, and the kernel says when the bytes had come. How late a
 //! client itself gets its turn, on cores that it shares with the server, changes nothing then.
+//!
+//! Their sockets are read here, not by the client of `bench serve`: the kernel's times come with
+//! `recvmsg` alone. Requests and events are those of that client.
 
 use std::io::{self, Write};
 use std::mem;
@@ -9,7 +12,11 @@ use std::os::fd::AsRawFd;
 use std::thread;
 use std::time::Duration;
 
-use super::client::{Outcome, Reader, request};
+use atlas::bench::client::{CHAT, Timings, Transcript};
+use atlas::bench::sse;
+use http::testing::client::request;
+
+use super::client::ask;
 use super::server::nanos;
 
 /// Room for what comes to one client in a few steps.
@@ -19,7 +26,9 @@ const FIRST_WAIT: u32 = 8;
 
 struct Client {
     socket: TcpStream,
-    reader: Reader,
+    /// Events of the answer; its head and the lengths of chunks are lines that are no data.
+    events: sse::Reader,
+    reply: Transcript,
     open: bool,
 }
 
@@ -28,10 +37,12 @@ impl Client {
         let mut socket = TcpStream::connect(address)?;
         socket.set_nodelay(true)?;
         tell_arrivals(&socket)?;
-        socket.write_all(&request(words, tokens))?;
+        let body = ask(words, tokens).body();
+        socket.write_all(&request("POST", CHAT, "", body.as_bytes()))?;
         Ok(Client {
             socket,
-            reader: Reader::default(),
+            events: sse::Reader::default(),
+            reply: Transcript::default(),
             open: true,
         })
     }
@@ -46,7 +57,9 @@ impl Client {
         };
         self.open = length > 0;
         let at = at.unwrap_or_else(nanos);
-        self.reader.take(&bytes[..length], at)?;
+        let take = |data: &str| self.reply.take(data, Duration::from_nanos(at));
+        let taken = self.events.feed(&bytes[..length], take);
+        taken.map_err(io::Error::other)?;
         Ok(self.open.then_some(at))
     }
 }
@@ -102,7 +115,7 @@ fn receive(socket: &TcpStream, to: &mut [u8]) -> io::Result<(usize, Option<u64>)
 }
 
 /// Streams at once from a server that takes a step every `pace`, each of `tokens` tokens and with a
-/// prompt of another length; all must end well.
+/// prompt of another length; all must end well. Times are since 1970.
 ///
 /// # Errors
 /// When one breaks or has no end.
@@ -111,7 +124,7 @@ pub fn watch(
     count: usize,
     tokens: usize,
     pace: Duration,
-) -> io::Result<Vec<Outcome>> {
+) -> io::Result<Vec<Timings>> {
     let clients = (0..count).map(|words| Client::ask(address, words, tokens));
     let mut clients: Vec<Client> = clients.collect::<io::Result<_>>()?;
     while clients.iter().any(|client| client.open) {
@@ -127,6 +140,7 @@ pub fn watch(
             None => pace / FIRST_WAIT,
         });
     }
-    let outcomes = clients.into_iter().map(|client| client.reader.finish());
-    outcomes.collect()
+    let replies = clients.into_iter();
+    let replies = replies.map(|client| client.reply.finish(tokens).map_err(io::Error::other));
+    replies.collect()
 }

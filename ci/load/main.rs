@@ -11,16 +11,18 @@ mod server;
 
 use std::fmt;
 use std::io::{BufRead, BufReader, Read};
+use std::iter::repeat_n;
 use std::net::SocketAddr;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use atlas::bench::client::Timings;
 use atlas::bench::process::memory;
 use host::testing::cpu_time;
 use http::files;
 
 use arrivals::watch;
-use client::{Outcome, idle, stream};
+use client::{idle, stream, tokens};
 use server::Sent;
 
 /// Says that the process is the server; the next arguments are the time of a step in microseconds
@@ -135,17 +137,15 @@ impl Null {
 }
 
 /// Streams at once; all must end well.
-async fn streams(address: SocketAddr, count: usize, tokens: usize) -> Vec<Outcome> {
+async fn streams(address: SocketAddr, count: usize, tokens: usize) -> Vec<Timings> {
     let all: Vec<_> = (0..count)
         .map(|_| tokio::spawn(stream(address, 0, tokens)))
         .collect();
-    let mut outcomes = Vec::new();
+    let mut replies = Vec::new();
     for one in all {
-        let outcome = one.await.expect("no panic").expect("a whole stream");
-        assert_eq!(outcome.tokens(), tokens, "tokens were lost");
-        outcomes.push(outcome);
+        replies.push(one.await.expect("no panic"));
     }
-    outcomes
+    replies
 }
 
 async fn idle_connections() {
@@ -172,11 +172,11 @@ async fn open_streams() {
     let all = tokio::spawn(streams(address, STREAMS, tokens));
     tokio::time::sleep(2 * SETTLING as u32 * PACE).await;
     let each = (server.resident() - before) / STREAMS as f64;
-    let outcomes = all.await.expect("no panic");
+    let replies = all.await.expect("no panic");
     let rate = (STREAMS * tokens) as f64 / started.elapsed().as_secs_f64();
     println!(
         "streams: {} at once, {:.1} KiB each, {rate:.0} tokens/s, {:.2} s of CPU in {:.2} s",
-        outcomes.len(),
+        replies.len(),
         each / 1024.0,
         server.cpu() - cpu,
         started.elapsed().as_secs_f64()
@@ -188,9 +188,9 @@ async fn throughput() {
     let server = Null::start(Duration::ZERO);
     streams(server.address, 8, 16).await;
     let (cpu, started, tokens) = (server.cpu(), Instant::now(), 1500);
-    let outcomes = streams(server.address, PACED_STREAMS, tokens).await;
+    let replies = streams(server.address, PACED_STREAMS, tokens).await;
     let seconds = started.elapsed().as_secs_f64();
-    let events: usize = outcomes.iter().map(|outcome| outcome.arrivals.len()).sum();
+    let events: usize = replies.iter().map(|reply| reply.pieces.len()).sum();
     println!(
         "throughput: {:.0} tokens/s in {:.0} events/s, {:.1} µs of the server's CPU a token",
         (PACED_STREAMS * tokens) as f64 / seconds,
@@ -231,17 +231,16 @@ struct Delays(Vec<f64>);
 impl Delays {
     /// Delays of as many streams as are paced; the server ends.
     fn of(server: Null) -> Delays {
-        let outcomes = watch(server.address, PACED_STREAMS, 3 * SETTLING, PACE);
-        let outcomes = outcomes.expect("whole streams");
+        let replies = watch(server.address, PACED_STREAMS, 3 * SETTLING, PACE);
+        let replies = replies.expect("whole streams");
         let sent = server.stop();
         let mut delays = Vec::with_capacity(PACED_STREAMS * 2 * SETTLING);
-        for outcome in &outcomes {
-            assert_eq!(outcome.tokens(), 3 * SETTLING, "tokens were lost");
-            let sent = &sent[&outcome.prompt_tokens];
+        for reply in &replies {
+            let sent = &sent[&reply.prompt_tokens];
             // The warm-up may have had a prompt of this length: the last reply counts.
-            let sent = &sent[sent.len() - outcome.tokens()..];
-            let came = outcome.arrivals.iter();
-            let came = came.flat_map(|(at, tokens)| std::iter::repeat_n(*at, *tokens));
+            let sent = &sent[sent.len() - reply.completion_tokens..];
+            let came = reply.pieces.iter().zip(tokens(reply));
+            let came = came.flat_map(|((at, _), tokens)| repeat_n(at.as_nanos() as u64, tokens));
             let late = came.zip(sent).skip(SETTLING);
             delays.extend(late.map(|(came, sent)| came.saturating_sub(*sent) as f64 / 1e6));
         }

@@ -19,6 +19,7 @@ use http::settings::Settings;
 use http::state::{Loading, ServerState};
 use http::threads::Threads;
 use model::target;
+use serde_json::json;
 use step::executor::{DeviceError, Executor, Ranked, SeqRows};
 
 /// Sequences at once, far more than a real model of this size has.
@@ -182,7 +183,7 @@ pub fn serve_plain(step: Duration, streams: usize, tokens: usize) {
 /// length of its prompt. Returns when they were due.
 fn plain_events(step: Duration, first: usize, sockets: &mut [TcpStream], tokens: usize) -> Sent {
     let event = format!(
-        "data: {{\"pad\":\"{}\",\"delta\":{{\"content\":\"{WORD}\"}}}}\n\n",
+        "data: {{\"pad\":\"{}\",\"choices\":[{{\"delta\":{{\"content\":\"{WORD}\"}}}}]}}\n\n",
         "x".repeat(EVENT_BYTES)
     );
     let (mut next, mut due) = (Instant::now(), Vec::with_capacity(tokens));
@@ -196,7 +197,8 @@ fn plain_events(step: Duration, first: usize, sockets: &mut [TcpStream], tokens:
     }
     for (at, socket) in sockets.iter_mut().enumerate() {
         let prompt = first + at + 1;
-        let end = format!("data: {{\"prompt_tokens\":{prompt}}}\n\ndata: [DONE]\n\n");
+        let usage = json!({"prompt_tokens": prompt, "completion_tokens": tokens});
+        let end = format!("data: {}\n\ndata: [DONE]\n\n", json!({"usage": usage}));
         socket.write_all(end.as_bytes()).expect("a client");
         let _ = socket.shutdown(std::net::Shutdown::Write);
     }

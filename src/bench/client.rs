@@ -19,7 +19,7 @@ const BODY_BYTES_MAX: usize = 1 << 20;
 /// Characters of a refusal that are shown.
 const REFUSAL_CHARS_MAX: usize = 300;
 const END_OF_STREAM: &str = "[DONE]";
-const CHAT: &str = "/v1/chat/completions";
+pub const CHAT: &str = "/v1/chat/completions";
 /// Beginning of the realm that our servers state to clients without a key.
 const OUR_REALM: &str = "realm=\"Atlas";
 
@@ -92,7 +92,7 @@ pub struct Ask<'a> {
 }
 
 impl Ask<'_> {
-    fn body(&self) -> String {
+    pub fn body(&self) -> String {
         json!({
             "model": self.model,
             "messages": [{"role": "user", "content": self.prompt}],
@@ -120,17 +120,17 @@ pub struct Outgoing {
 pub struct Timings {
     pub prompt_tokens: usize,
     pub completion_tokens: usize,
-    /// Times of the pieces that carried text, ascending, at least one.
-    pub pieces: Vec<Duration>,
+    /// Pieces that carried text, at least one: times, ascending, and bytes of text.
+    pub pieces: Vec<(Duration, usize)>,
 }
 
 impl Timings {
     pub fn first(&self) -> Duration {
-        self.pieces[0]
+        self.pieces[0].0
     }
 
     pub fn last(&self) -> Duration {
-        self.pieces[self.pieces.len() - 1]
+        self.pieces[self.pieces.len() - 1].0
     }
 }
 
@@ -401,9 +401,11 @@ struct Delta {
 }
 
 impl Delta {
-    fn has_text(&self) -> bool {
+    /// Bytes of text, where there is any; arguments of calls are not counted.
+    fn text_bytes(&self) -> Option<usize> {
         let texts = [&self.content, &self.reasoning_content, &self.reasoning];
-        texts.into_iter().flatten().any(|text| !text.is_empty()) || self.tool_calls.is_some()
+        let bytes = texts.into_iter().flatten().map(String::len).sum();
+        (bytes > 0 || self.tool_calls.is_some()).then_some(bytes)
     }
 }
 
@@ -413,9 +415,9 @@ struct Usage {
     completion_tokens: usize,
 }
 
-/// Collects the events of one reply.
-#[derive(Default)]
-struct Transcript {
+/// Events of one streamed reply.
+#[derive(Debug, Default)]
+pub struct Transcript {
     reply: Timings,
     counted: bool,
     ended: bool,
@@ -423,7 +425,8 @@ struct Transcript {
 }
 
 impl Transcript {
-    fn take(&mut self, data: &str, at: Duration) {
+    /// Takes the data of an event that came at a time of the caller's clock.
+    pub fn take(&mut self, data: &str, at: Duration) {
         if data == END_OF_STREAM {
             self.ended = true;
             return;
@@ -438,8 +441,9 @@ impl Transcript {
         if let Some(error) = chunk.error {
             self.fail(reported(&error));
         }
-        if chunk.choices.iter().any(|choice| choice.delta.has_text()) {
-            self.reply.pieces.push(at);
+        let deltas = chunk.choices.iter().map(|choice| &choice.delta);
+        if let Some(bytes) = deltas.filter_map(Delta::text_bytes).reduce(|a, b| a + b) {
+            self.reply.pieces.push((at, bytes));
         }
         if let Some(usage) = chunk.usage {
             self.counted = true;
@@ -452,7 +456,9 @@ impl Transcript {
         self.error.get_or_insert(text);
     }
 
-    fn finish(self, tokens: usize) -> Result<Timings, String> {
+    /// # Errors
+    /// When the reply was cut short or is not of so many tokens.
+    pub fn finish(self, tokens: usize) -> Result<Timings, String> {
         let generated = self.reply.completion_tokens;
         match self.error {
             Some(error) => Err(error),
@@ -491,6 +497,7 @@ mod tests {
             (Duration::from_secs(1), Duration::from_secs(2))
         );
         assert_eq!((reply.prompt_tokens, reply.completion_tokens), (9, 2));
+        assert!(reply.pieces.iter().all(|&(_, bytes)| bytes == 1));
     }
 
     #[test]

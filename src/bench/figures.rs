@@ -88,7 +88,7 @@ fn millis(time: Duration) -> f64 {
 
 fn gaps_ms(reply: &Timings) -> impl Iterator<Item = f64> {
     let pairs = reply.pieces.windows(2);
-    pairs.map(|pair| millis(pair[1] - pair[0]))
+    pairs.map(|pair| millis(pair[1].0 - pair[0].0))
 }
 
 /// None for a reply whose text came in one piece: it says nothing about a rate.
@@ -131,7 +131,9 @@ mod tests {
 
     #[test]
     fn figures_of_a_known_reply() {
-        let pieces = [100, 120, 160].map(Duration::from_millis).to_vec();
+        let pieces = [100, 120, 160]
+            .map(|at| (Duration::from_millis(at), 1))
+            .to_vec();
         let reply = Timings {
             prompt_tokens: 50,
             completion_tokens: 4,
@@ -153,7 +155,7 @@ mod tests {
     fn a_reply_of_one_piece_has_no_rate() {
         let reply = Timings {
             completion_tokens: 1,
-            pieces: vec![Duration::from_millis(5)],
+            pieces: vec![(Duration::from_millis(5), 1)],
             ..Timings::default()
         };
         assert_eq!(stream_tok_s(&reply), None);
