@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_behind_a_failure_stands_alone() {
+    fn a_line_after_a_failure_stands_alone() {
         let sink = Sink {
             fails: vec![2],
             ..Sink::default()

@@ -367,7 +367,7 @@ fn calls_are_text_when_no_tool_is_offered() {
 }
 
 #[test]
-fn one_call_at_a_time_ends_the_reply_behind_it() {
+fn one_call_at_a_time_ends_the_reply_after_it() {
     let server = TestServer::start(Script::text(CALLS));
     let answer = server.chat(json!({"tools": tools(), "parallel_tool_calls": false}));
     assert_eq!(message(&answer)["tool_calls"].as_array().unwrap().len(), 1);

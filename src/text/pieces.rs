@@ -120,9 +120,9 @@ mod tests {
     fn who_cuts_is_asked_about_places_of_both_kinds_at_a_distance() {
         let text = "ab.c ".repeat(2 * PIECE_BYTES);
         let asked = std::cell::RefCell::new(Vec::new());
-        let none = end(&text, 0, |before, behind| {
-            assert!(before.len() <= AROUND_BYTES && behind.len() <= AROUND_BYTES);
-            asked.borrow_mut().push(behind.chars().next());
+        let none = end(&text, 0, |before, after| {
+            assert!(before.len() <= AROUND_BYTES && after.len() <= AROUND_BYTES);
+            asked.borrow_mut().push(after.chars().next());
             false
         });
         assert_eq!(none, None);

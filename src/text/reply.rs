@@ -507,7 +507,7 @@ mod tests {
             ..format(&[])
         };
         let (deltas, used) = run(wanted, &tokens);
-        // Text behind the first call shows that it has ended.
+        // Text after the first call shows that it has ended.
         assert!(used < ids(REPLY).len() + ids("\n<tool_call>\n<function=f>\n").len());
         assert_eq!(deltas.len(), 4);
     }

@@ -96,7 +96,7 @@ impl Positions {
         self.top_logprobs.push(Value::Object(top));
     }
 
-    /// Where `id` begins: behind the character that is not complete, unless it goes on with that.
+    /// Where `id` begins: after the character that is not complete, unless it goes on with that.
     fn next(&self, model: &ChatModel, id: TokenId) -> usize {
         let first = model.tokenizer.token_bytes(id).first();
         let breaks = first.is_some_and(|&byte| self.detokenizer.is_broken_by(byte));
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn an_offset_is_behind_what_is_never_completed() {
+    fn an_offset_is_after_what_is_never_completed() {
         let (model, mut positions) = (chat_model(), Positions::default());
         let any = logprobs(-1.0, &[]);
         for id in [0xf0, 97, 0xe2, 0x82] {

@@ -179,7 +179,7 @@ fn encoded(
     let conversation = conversation(chat, messages, &ask.tools, ask.thinking, how);
     let (mut conversation, left_out) = conversation?;
     ask.left_out.extend(left_out);
-    // A budget counts from the prompt's end, and a grammar begins behind the reasoning.
+    // A budget counts from the prompt's end, and a grammar begins after the reasoning.
     let is_whole = ask.rule.as_ref().is_some_and(Rule::is_whole);
     conversation.opens_reasoning = ask.thinking_budget.is_some() || is_whole;
     if let (Some(rule), Some(words)) = (&mut ask.rule, words) {

@@ -168,7 +168,7 @@ pub fn combined(
         }
         (ToolChoice::Never, None) => Ok(Some(Rule::NoCalls)),
         (ToolChoice::Auto, None) if policy.allowed.is_some() || tools.iter().any(is_strict) => {
-            let grammar = call_grammar("tools", tools, Calls::BehindTag, None)?;
+            let grammar = call_grammar("tools", tools, Calls::AfterTag, None)?;
             Ok(Some(Rule::calls_in_text("tools", grammar)))
         }
         (ToolChoice::Auto, None) if tools.is_empty() => Ok(None),
@@ -190,7 +190,7 @@ fn call_grammar(
     calls: Calls,
     answer: Option<&Grammar>,
 ) -> Result<Grammar, ApiError> {
-    let loose = calls == Calls::BehindTag || answer.is_some();
+    let loose = calls == Calls::AfterTag || answer.is_some();
     let grammar = calls::grammar_of(format, tools, calls, loose, answer);
     grammar.map_err(|refused| match refused.tool {
         Some(name) => ApiError::field("tools", format!("function {name}: {}", refused.problem)),

@@ -150,7 +150,7 @@ fn message(
     }
 }
 
-/// Texts in their order; tool results go behind their calls.
+/// Texts in their order; tool results go after their calls.
 fn user(
     content: &Field<'_>,
     told: &mut ConversationTools,
@@ -400,8 +400,8 @@ mod tests {
         json!([{"role": role, "content": blocks}])
     }
 
-    /// Calls with these ids, and behind them what `role` says.
-    fn behind_calls(ids: &[&str], role: &str, blocks: Value) -> Value {
+    /// Calls with these ids, and after them what `role` says.
+    fn after_calls(ids: &[&str], role: &str, blocks: Value) -> Value {
         let call = |id: &&str| json!({"type": "tool_use", "id": id, "name": "f", "input": {}});
         let calls: Vec<Value> = ids.iter().map(call).collect();
         json!([{"role": "assistant", "content": calls}, {"role": role, "content": blocks}])
@@ -421,7 +421,7 @@ mod tests {
     fn what_a_tool_shows_beside_text_is_left_out_and_said_so() {
         let picture = json!({"type": "image", "source": {"type": "base64", "data": ""}});
         let result = json!({"type": "tool_result", "tool_use_id": "t", "content": [picture]});
-        let found = messages(behind_calls(&["t"], "user", json!([result])));
+        let found = messages(after_calls(&["t"], "user", json!([result])));
         assert_eq!(found[1]["content"], left_out("image"));
         assert_eq!(
             refused(blocks_of("user", json!([picture]))),
@@ -436,7 +436,7 @@ mod tests {
         let find = |name: &str| {
             let found = json!([{"type": "tool_reference", "tool_name": name}]);
             let result = json!({"type": "tool_result", "tool_use_id": "t", "content": found});
-            json!({"messages": behind_calls(&["t"], "user", json!([result]))})
+            json!({"messages": after_calls(&["t"], "user", json!([result]))})
         };
         let seal = Seal::new(None);
         let found = read_with(&find("f"), &mut told, &seal).unwrap().messages;
@@ -519,8 +519,8 @@ mod tests {
     }
 
     #[test]
-    fn tool_results_stand_in_the_order_of_their_calls_and_texts_behind_them() {
-        let found = messages(behind_calls(
+    fn tool_results_stand_in_the_order_of_their_calls_and_texts_after_them() {
+        let found = messages(after_calls(
             &["t1", "t2", "t3"],
             "user",
             json!([
@@ -539,7 +539,7 @@ mod tests {
         assert_eq!(Value::from(&found[1..]), expected);
         let foreign = json!([{"type": "tool_result", "tool_use_id": "t1"}]);
         let at = "messages[1].content[0].tool_use_id";
-        assert_eq!(refused(behind_calls(&["t2"], "user", foreign)), at);
+        assert_eq!(refused(after_calls(&["t2"], "user", foreign)), at);
     }
 
     #[test]

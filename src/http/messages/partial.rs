@@ -24,7 +24,7 @@ pub struct Input {
     escaped: bool,
     /// A string that ends here is a member's name.
     in_name: bool,
-    /// Brackets that close the objects and lists that are open, here as behind the last complete
+    /// Brackets that close the objects and lists that are open, here as after the last complete
     /// value.
     open: Vec<u8>,
     /// Where the last value that is complete ends, or one begins that may be empty.

@@ -15,7 +15,7 @@ use text::testing::{END_OF_TURN, Random};
 
 use super::{STOP, USAGE, events, gathered, logprobs, settled};
 
-/// A text that goes on behind a prompt, and how it is told.
+/// A text that goes on after a prompt, and how it is told.
 pub struct Continued<'a> {
     pub tokens: &'a [TokenId],
     prompt: Vec<TokenId>,
@@ -25,7 +25,7 @@ pub struct Continued<'a> {
 }
 
 impl Continued<'_> {
-    /// Behind any prompt: a character may begin in it and never end.
+    /// After any prompt: a character may begin in it and never end.
     pub fn new<'a>(tokens: &'a [TokenId], told: bool, random: &mut Random) -> Continued<'a> {
         let any = |random: &mut Random| match random.below(4) {
             0 => random.below(263) as TokenId,
@@ -102,7 +102,7 @@ impl Continued<'_> {
         assert_eq!(Value::from(found), expected);
     }
 
-    /// Each token that is text by itself stands where its offset says, or behind the text's cut.
+    /// Each token that is text by itself stands where its offset says, or after the text's cut.
     fn check_offsets(&self, model: &ChatModel, choice: &Value) {
         let text: Vec<char> = choice["text"].as_str().unwrap().chars().collect();
         let offsets = choice["logprobs"]["text_offset"].as_array();

@@ -441,7 +441,7 @@ impl Composer {
             }
             Kind::Custom => {
                 let input = call.input();
-                // It stands behind another argument.
+                // It stands after another argument.
                 if call.text.text().is_empty() && !input.is_empty() {
                     let delta = with("delta", &input);
                     self.event("response.custom_tool_call_input.delta", delta, out);

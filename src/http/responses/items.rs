@@ -43,7 +43,7 @@ const QUOTED_TYPE_CHARS_MAX: usize = 64;
 /// Text that replaces a part of the conversation which only another server can read.
 const COMPACTED: &str = "[an earlier part of this conversation left out: another server kept it]";
 
-/// Reads `input`, which goes on behind `messages`: a string, or a list of items. Reasoning, text
+/// Reads `input`, which goes on after `messages`: a string, or a list of items. Reasoning, text
 /// and calls of one assistant's turn become one message. Items of earlier responses may be there by
 /// their id in `store`.
 pub fn read(
@@ -500,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn text_behind_calls_begins_a_turn() {
+    fn text_after_calls_begins_a_turn() {
         let input = json!([
             {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"},
             {"type": "message", "role": "assistant", "content": "a"},

@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn a_search_of_the_client_is_a_tool_and_what_it_found_stands_behind_the_told() {
+    fn a_search_of_the_client_is_a_tool_and_what_it_found_follows_the_known_ones() {
         let search = |execution: &str| {
             json!({"type": "tool_search", "execution": execution, "description": "d",
                 "parameters": {"type": "object"}})

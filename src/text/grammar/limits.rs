@@ -388,16 +388,16 @@ fn schemas_in_lark(text: &str) -> Result<Vec<Value>, GrammarError> {
     let mut schemas = Vec::new();
     let mut rest = text;
     let mut marks = 0;
-    while let Some((_, behind)) = rest.split_once("%json") {
+    while let Some((_, after)) = rest.split_once("%json") {
         marks += 1;
         at_most(marks, LARK_SCHEMAS_MAX, "schemas")?;
-        let mut values = serde_json::Deserializer::from_str(behind).into_iter::<Value>();
+        let mut values = serde_json::Deserializer::from_str(after).into_iter::<Value>();
         rest = match values.next() {
             Some(Ok(schema)) => {
                 schemas.push(schema);
-                &behind[values.byte_offset()..]
+                &after[values.byte_offset()..]
             }
-            _ => behind,
+            _ => after,
         };
     }
     Ok(schemas)

@@ -84,7 +84,7 @@ fn random_reply(compiled: &Arc<Compiled>, close: &str, random: &mut Random) -> O
     None
 }
 
-/// Rest of `close` behind a text.
+/// Rest of `close` after a text.
 fn rest_of<'c>(close: &'c [u8], text: &[u8]) -> &'c [u8] {
     let begun = (1..close.len())
         .rev()
@@ -208,7 +208,7 @@ fn a_grammar_waits_for_the_end_of_the_reasoning() {
         reasoning_close: Some("</think>"),
         open: None,
     };
-    // The tag as one token, and spelt out; what the template writes behind it is let through.
+    // The tag as one token, and spelt out; what the template writes after it is let through.
     for (tag, between) in [("</think>", "\n\n"), ("</ think>", ""), ("</think>", "\n")] {
         let mut guide = compiled.guide(scope);
         let pieces = [

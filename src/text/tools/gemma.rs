@@ -94,7 +94,7 @@ impl Syntax for Gemma {
             Position::Value => self.value(pending, sink),
             Position::Text => self.text(pending, sink),
             Position::Bare => self.bare(pending, sink),
-            Position::AfterValue => self.behind(pending, sink),
+            Position::AfterValue => self.after_value(pending, sink),
             Position::Closing => close(pending, CALL.1),
         }
     }
@@ -219,7 +219,7 @@ impl Gemma {
         Step::Again
     }
 
-    fn behind(&mut self, pending: &mut String, sink: &mut Sink<'_>) -> Step {
+    fn after_value(&mut self, pending: &mut String, sink: &mut Sink<'_>) -> Step {
         match (pending.as_bytes()[0], self.inside.last()) {
             (b',', Some(kind)) => {
                 self.position = match kind {

@@ -69,8 +69,8 @@ fn name_first(text: &str) -> Named<'_> {
     let start = parts(text, &["{", "\"name\"", ":"])?;
     let (name, length) = named(&text[start..], "\"", "\"")?;
     let end = start + length;
-    let behind = parts(&text[end..], &[",", "\"arguments\"", ":", "{"])?;
-    Ok((name, end + behind - 1))
+    let after = parts(&text[end..], &[",", "\"arguments\"", ":", "{"])?;
+    Ok((name, end + after - 1))
 }
 
 /// The name and the arguments of an object that is a call. Arguments may be left out, or be the
@@ -108,9 +108,9 @@ mod tests {
             "<tool_call>\n{\"name\": \"edit\", \"arguments\": {\"path\": \"a\"}\n</tool_call>",
         ] {
             assert_eq!(read(text), Some(json!({"path": "a"})), "{text}");
-            let behind = format!("{text}\nThen.");
+            let after = format!("{text}\nThen.");
             assert_eq!(
-                streamed::<Hermes>(&[&behind]).0.last(),
+                streamed::<Hermes>(&[&after]).0.last(),
                 Some(&content("Then."))
             );
         }

@@ -139,7 +139,7 @@ pub struct ObjectCall {
 }
 
 impl ObjectCall {
-    /// Passes on the arguments in `pending` and drops the members behind them; returns whether the
+    /// Passes on the arguments in `pending` and drops the members after them; returns whether the
     /// object is at its end.
     pub fn read(&mut self, pending: &mut String, sink: &mut Sink<'_>) -> bool {
         if self.remaining == Remaining::Arguments && self.arguments.read(pending, sink) {
@@ -171,7 +171,7 @@ impl ObjectCall {
     }
 }
 
-/// Looks for `parts` behind each other, with blank text before each; bytes up to their end.
+/// Looks for `parts` one after the other, with blank text before each; bytes up to their end.
 pub fn parts(text: &str, parts: &[&str]) -> Result<usize, Miss> {
     let mut at = 0;
     for remaining in parts {

@@ -66,7 +66,7 @@ impl Syntax for Llama3Json {
             return Step::Wait;
         }
         if !self.separated {
-            return self.behind(pending);
+            return self.after_call(pending);
         }
         pending.drain(..pending.len() - pending.trim_start().len());
         match pending.is_empty() {
@@ -100,7 +100,7 @@ impl Llama3Json {
     }
 
     /// Drops the separator between a call and the next.
-    fn behind(&mut self, pending: &mut String) -> Step {
+    fn after_call(&mut self, pending: &mut String) -> Step {
         let blank = pending.len() - pending.trim_start().len();
         if blank > BLANK_BYTES_MAX {
             return Step::Closed;

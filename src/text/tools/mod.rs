@@ -151,7 +151,7 @@ impl End {
     }
 }
 
-/// Text behind an opening tag.
+/// Text after an opening tag.
 #[derive(Debug, PartialEq)]
 pub enum Opening {
     /// Head of a call, of so many bytes, which has been announced.
@@ -544,7 +544,7 @@ impl From<Miss> for Opening {
     }
 }
 
-/// Looks for `expected` behind blank text; bytes up to its end.
+/// Looks for `expected` after blank text; bytes up to its end.
 fn head(text: &str, expected: &str) -> Result<usize, Miss> {
     let rest = text.trim_start();
     let blank = text.len() - rest.len();
@@ -611,7 +611,7 @@ fn close(pending: &mut String, tag: &str) -> Step {
     Step::Closed
 }
 
-/// Newlines at the end of a text that belong to the tag behind it rather than to the text.
+/// Newlines at the end of a text that belong to the tag after it rather than to the text.
 pub fn newlines_at_end(text: &str) -> usize {
     let last = text.bytes().rev().take(BLANK_BYTES_MAX);
     last.take_while(|byte| *byte == b'\n').count()

@@ -401,13 +401,13 @@ fn a_value_may_hold_the_whole_end_of_a_call() {
         ] {
             let arguments = object(json!({"path": value, "line": 7, "note": value}));
             let call = S::write("edit", &arguments);
-            for (before, behind) in [("", ""), ("See.", "\n"), ("", " That is all.")] {
-                let text = format!("{before}{call}{behind}");
+            for (before, after) in [("", ""), ("See.", "\n"), ("", " That is all.")] {
+                let text = format!("{before}{call}{after}");
                 let (deltas, completed) = streamed::<S>(&[&text]);
                 let expected = [("edit".to_string(), Some(Value::Object(arguments.clone())))];
                 assert_eq!(calls(&deltas), expected, "{}: {text}", S::NAME);
-                let told = deltas.iter().any(|delta| *delta == content(behind));
-                assert_eq!(told, behind.len() > 1, "{}: {deltas:?}", S::NAME);
+                let told = deltas.iter().any(|delta| *delta == content(after));
+                assert_eq!(told, after.len() > 1, "{}: {deltas:?}", S::NAME);
                 let cut = streamed::<S>(&rechunk_text(&text, &mut random));
                 assert_eq!(cut, (deltas, completed), "{}: {text}", S::NAME);
             }
@@ -510,7 +510,7 @@ fn a_cut_leaves_no_opening_behind() {
                 deltas
             });
             match told_ended.first() {
-                // The model's end behind an argument completes it.
+                // The model's end after an argument completes it.
                 Some(Delta::ToolCall { .. }) => {
                     let [cut, ended] = [&told_cut, &told_ended].map(|told| json_of(told));
                     let missing = ended.strip_prefix(&cut).unwrap();
@@ -527,7 +527,7 @@ fn a_cut_leaves_no_opening_behind() {
 }
 
 #[test]
-fn one_call_leaves_nothing_behind_it() {
+fn one_call_leaves_nothing_after_it() {
     fn run<S: Written>() {
         let call = S::write("edit", &object(json!({"path": "a"})));
         let mut parser = ToolParser::of::<S>(schemas(), true);

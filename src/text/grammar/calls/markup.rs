@@ -84,9 +84,9 @@ fn free_argument<T: Tags>(lark: &mut Lark) {
     if lark.has_rule(FREE) {
         return;
     }
-    let (before, behind) = (literal(T::ARGUMENT.0), literal(&value_open::<T>()));
+    let (before, after) = (literal(T::ARGUMENT.0), literal(&value_open::<T>()));
     lark.line(&format!(
-        r#"{FREE}: {before} /[^<>"\n\r]{{1,{UNKNOWN_NAME_CHARS_MAX}}}/ {behind} free_text "\n""#
+        r#"{FREE}: {before} /[^<>"\n\r]{{1,{UNKNOWN_NAME_CHARS_MAX}}}/ {after} free_text "\n""#
     ));
     lark.text_rule("free_text", ANY_TEXT, &value_close::<T>(), T::ARGUMENT.2);
 }

@@ -25,7 +25,7 @@ use super::{Grammar, keywords, limits};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Calls {
     /// Text after one opening tag, up to the closing one.
-    BehindTag,
+    AfterTag,
     /// One call and nothing else.
     One,
     /// One call or several, and nothing else.
@@ -145,7 +145,7 @@ pub fn grammar<S: CallGrammar>(
     }
     let several = format!("call ({} call)*", S::between());
     let forced = match calls {
-        Calls::BehindTag => lark.or_other::<S>("body"),
+        Calls::AfterTag => lark.or_other::<S>("body"),
         Calls::One => "call".to_string(),
         Calls::Several => several,
     };
@@ -157,7 +157,7 @@ pub fn grammar<S: CallGrammar>(
         None => forced,
     };
     lark.line(&format!("start: {start}"));
-    let (open, (before, behind)) = match whole {
+    let (open, (before, after)) = match whole {
         true => (String::new(), ("", "")),
         false => (S::begin(), S::AROUND),
     };
@@ -166,8 +166,8 @@ pub fn grammar<S: CallGrammar>(
         true => "+",
         false => "",
     };
-    let (before, behind) = (literal(before), literal(behind));
-    lark.line(&format!("body: {before} function{repeats} {behind}"));
+    let (before, after) = (literal(before), literal(after));
+    lark.line(&format!("body: {before} function{repeats} {after}"));
     lark.line(&format!("function: {}", functions.join(" | ")));
     Ok(Grammar::Calls {
         lark: lark.text,

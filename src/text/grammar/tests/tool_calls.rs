@@ -581,8 +581,8 @@ fn an_answer_of_json_may_stand_where_calls_do() {
 #[test]
 fn what_opens_a_call_without_a_mark_may_be_text() {
     let tools = tool(&json!({"type": "object"}), true);
-    let behind = grammar::<Llama3Json>(&tools, Calls::BehindTag, true, None).unwrap();
-    let behind = grammars().compile(DOMAIN, &behind).unwrap();
+    let after = grammar::<Llama3Json>(&tools, Calls::AfterTag, true, None).unwrap();
+    let after = grammars().compile(DOMAIN, &after).unwrap();
     for (text, taken) in [
         (r#"f", "parameters": {}}"#, true),
         (r#"g", "parameters": {"#, false),
@@ -595,7 +595,7 @@ fn what_opens_a_call_without_a_mark_may_be_text() {
         ("f\"\n", true),
         (r#"f", "param:"#, true),
     ] {
-        assert_eq!(accepts(&behind, text), taken, "{text}");
+        assert_eq!(accepts(&after, text), taken, "{text}");
         let text = format!("{}{text}", Llama3Json::FORMAL);
         let mut parser = ToolParser::of::<Llama3Json>(ToolSchemas::new(&tools), false);
         parser = parser.forgiving(false);

@@ -155,11 +155,11 @@ impl HarmonyReader {
 
     fn head(&mut self, text: &str, out: &mut Vec<Delta>) {
         let room = HEADER_BYTES_MAX - self.pending.len();
-        let (head, behind) = text.split_at(text.floor_char_boundary(room));
+        let (head, after) = text.split_at(text.floor_char_boundary(room));
         self.pending.push_str(head);
-        if !behind.is_empty() {
+        if !after.is_empty() {
             self.say_rest(out);
-            self.say(behind, out);
+            self.say(after, out);
         }
     }
 

@@ -91,7 +91,7 @@ fn text_that_is_no_call_is_not_held_back() {
 }
 
 #[test]
-fn a_call_behind_json_that_is_none_is_read() {
+fn a_call_after_json_that_is_none_is_read() {
     let text = format!("As {{\"a\": \"}}\"}}:\n{CALL}");
     assert_eq!(read(&text), (one(), "As {\"a\": \"}\"}:".to_string()));
 }

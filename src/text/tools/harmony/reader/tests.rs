@@ -183,7 +183,7 @@ fn a_header_that_is_cut_is_not_told_and_text_is() {
 }
 
 #[test]
-fn one_call_leaves_nothing_behind_it() {
+fn one_call_leaves_nothing_after_it() {
     let text = "<|channel|>commentary to=functions.f<|message|>{}<|end|>\
         <|start|>assistant<|channel|>final<|message|>b<|end|>";
     let reader = HarmonyReader::new(Begin::Header, Some(schemas()), true);
