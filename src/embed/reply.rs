@@ -58,7 +58,7 @@ impl Stream {
     pub(super) fn begin(loaded: &Arc<Loaded>, request: &Request) -> Result<Stream, Error> {
         let generation = begin(loaded, request)?;
         Ok(Stream {
-            generation: generation.telling_ids(),
+            generation: generation.reporting_ids(),
             abort: loaded.state.abort(),
             ready: VecDeque::new(),
             tokens: Vec::new(),

@@ -159,7 +159,7 @@ impl Call {
     }
 
     /// Appends to the recorded body of the answer.
-    pub fn told(&self, bytes: &[u8]) {
+    pub fn responded(&self, bytes: &[u8]) {
         if let Some(recording) = &self.recording {
             recording.add_answer(bytes);
         }

@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_context_overflow_is_told_in_the_words_that_clients_parse() {
+    fn a_context_overflow_is_reported_in_the_words_that_clients_parse() {
         let error = ApiError::context("messages", (3000, 2048), "it is too long.");
         let open_ai = error.body(Dialect::OpenAi);
         assert_eq!(open_ai["error"]["code"], "context_length_exceeded");

@@ -181,7 +181,7 @@ struct Writer {
 }
 
 impl Writer {
-    /// Dropping `_done` tells that all is written.
+    /// Dropping `_done` reports that all is written.
     fn run(mut self, lines: &Receiver<Vec<u8>>, _done: Sender<()>) {
         while let Ok(line) = lines.recv() {
             let outcome = self.write(&line);

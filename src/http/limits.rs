@@ -48,7 +48,7 @@ pub const SMALL_BODIES_BYTES_MAX: usize = 8 * 1024 * 1024;
 pub const PARSING_BYTES_MAX: usize = 96 * 1024 * 1024;
 /// Longest reasoning that is sealed: many times that of one reply.
 pub const SEALED_BYTES_MAX: usize = 2 * 1024 * 1024;
-/// Items of a stored response's input that one page tells.
+/// Items of a stored response's input that one page lists.
 pub const INPUT_ITEMS_MAX: usize = 100;
 /// Variables of the template that a request sets, and bytes of a text among them.
 pub const TEMPLATE_VARIABLES_MAX: usize = 64;

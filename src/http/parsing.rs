@@ -544,7 +544,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn work_without_end_is_stopped_and_told_so_again() {
+    async fn work_without_end_is_stopped_and_says_so_again() {
         let parsing = Parsing::default();
         let ticket = parsing.ticket(NOBODY, false, 1).await;
         let (desk, name) = (ticket.desk.clone(), ticket.name);

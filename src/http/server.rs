@@ -128,7 +128,7 @@ impl Slot {
     }
 }
 
-/// Header that tells how long a client may rely on the connection before it sends a further
+/// Header that states how long a client may rely on the connection before it sends a further
 /// request.
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 

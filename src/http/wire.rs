@@ -552,7 +552,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_told_twice_is_refused() {
+    fn a_length_stated_twice_is_refused() {
         for headers in [
             "content-length: 3\r\ntransfer-encoding: chunked",
             "transfer-encoding: chunked\r\ncontent-length: 3",
@@ -651,7 +651,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_that_is_gone_is_told_of_soon() {
+    async fn a_client_that_is_gone_is_noticed_soon() {
         let (mut wire, client, _open) = asked().await;
         drop(client);
         let begun = Instant::now();
@@ -660,7 +660,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_idle_connection_is_kept_longer_than_its_client_was_told() {
+    async fn an_idle_connection_is_kept_open_longer_than_its_response_states() {
         let (mut wire, _client, open) = asked().await;
         let idle = Duration::from_secs(30);
         open.peer.keep(idle);

@@ -147,7 +147,7 @@ impl OutputParser {
     }
 
     /// Whether special and stop tokens count as part of the output: they do in a raw one.
-    pub fn tells_all(&self) -> bool {
+    pub fn reports_all(&self) -> bool {
         self.raw
     }
 
@@ -196,7 +196,7 @@ impl OutputParser {
         if let Some(harmony) = &mut self.harmony {
             harmony.finish(cut, &mut deltas);
         }
-        if self.tell(deltas, out) == Flow::Complete {
+        if self.push_deltas(deltas, out) == Flow::Complete {
             return Flow::Complete;
         }
         self.stops.finish(out);
@@ -227,16 +227,16 @@ impl OutputParser {
         self.section() == Section::Reasoning
     }
 
-    /// Bytes of content that were handed out so far.
-    pub fn told(&self) -> usize {
+    /// Bytes of content that were passed on so far.
+    pub fn passed_on(&self) -> usize {
         self.stops.content().0
     }
 
     /// Bytes of content before those of the next token if all pending text is content.
     pub fn content_ahead(&self) -> usize {
-        let (told, pending) = self.stops.content();
+        let (passed_on, pending) = self.stops.content();
         let calls = self.tools.as_ref().map_or(0, ToolParser::pending);
-        told + pending + calls + self.reasoning.undecided()
+        passed_on + pending + calls + self.reasoning.undecided()
     }
 
     /// Complete tool calls so far.
@@ -276,7 +276,7 @@ impl OutputParser {
         if let Some(harmony) = &mut self.harmony {
             push(harmony, &mut deltas);
         }
-        if self.tell(deltas, out) == Flow::Complete {
+        if self.push_deltas(deltas, out) == Flow::Complete {
             return Flow::Complete;
         }
         match &self.harmony {
@@ -301,7 +301,7 @@ impl OutputParser {
             Some(tools) => tools.push(&split.content, &mut deltas),
             None => append(&mut deltas, Delta::Content(split.content)),
         }
-        if self.tell(deltas, out) == Flow::Complete {
+        if self.push_deltas(deltas, out) == Flow::Complete {
             return Flow::Complete;
         }
         match &self.tools {
@@ -311,7 +311,7 @@ impl OutputParser {
     }
 
     /// Appends `deltas` to `out` up to a stop string.
-    fn tell(&mut self, deltas: Vec<Delta>, out: &mut Vec<Delta>) -> Flow {
+    fn push_deltas(&mut self, deltas: Vec<Delta>, out: &mut Vec<Delta>) -> Flow {
         for delta in deltas {
             self.stopped_by = self.stops.push(delta, out);
             if self.stopped_by.is_some() {
@@ -366,7 +366,7 @@ mod tests {
         1\n</parameter>\n</function>\n</tool_call>";
 
     #[test]
-    fn a_reply_is_told_in_its_parts() {
+    fn a_reply_is_passed_on_in_its_parts() {
         let (deltas, _) = run(format(&[]), &ids(REPLY));
         let expected = [
             Delta::Reasoning("why".to_string()),
@@ -429,10 +429,10 @@ mod tests {
         let call = &REPLY[REPLY.find("<tool_call>").unwrap()..];
         let text = format!("why\n{call}\n</think>\n\nDone.");
         let (deltas, _) = run(format(&[]), &ids(&text));
-        let told = &run(format(&[]), &ids(REPLY)).0;
+        let whole = &run(format(&[]), &ids(REPLY)).0;
         let expected = [
-            &told[..1],
-            &told[2..],
+            &whole[..1],
+            &whole[2..],
             &[Delta::Content("Done.".to_string())],
         ];
         assert_eq!(deltas, expected.concat());
@@ -453,20 +453,20 @@ mod tests {
             min_tokens,
             ..format(&["b"])
         };
-        let told = |min_tokens| run(of(min_tokens), &tokens);
-        assert_eq!(told(0).0, [Delta::Content("a".to_string())]);
-        let (deltas, taken) = told(tokens.len() - 1);
+        let passed_on = |min_tokens| run(of(min_tokens), &tokens);
+        assert_eq!(passed_on(0).0, [Delta::Content("a".to_string())]);
+        let (deltas, taken) = passed_on(tokens.len() - 1);
         assert_eq!(taken, tokens.len());
         assert_eq!(deltas, [Delta::Content("ab ab ab a".to_string())]);
         assert_eq!(
-            told(tokens.len()).0,
+            passed_on(tokens.len()).0,
             [Delta::Content("ab ab ab ab".to_string())]
         );
     }
 
     /// The markup of a call is never seen, so that nothing in it ends a reply.
     #[test]
-    fn stop_strings_are_looked_for_in_what_is_told() {
+    fn stop_strings_are_looked_for_in_what_is_passed_on() {
         let stops = ["\n<", ">", "tool_call", "function", "=", "\"", "}", "1\n"];
         let (deltas, _) = run(format(&stops), &ids(REPLY));
         assert_eq!(deltas, run(format(&[]), &ids(REPLY)).0);

@@ -35,7 +35,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// `prefix` of the id tells what kind of answer it is.
+    /// `prefix` of the id states what kind of answer it is.
     pub fn new(prefix: &str, model: &str) -> Identity {
         Identity {
             id: format!("{prefix}-{}", random::hex()),
@@ -183,11 +183,11 @@ impl Waiting {
     }
 
     fn json(self) -> Value {
-        let mut told = json!({"content": self.content});
+        let mut reported = json!({"content": self.content});
         if !self.reasoning.is_empty() {
-            told["reasoning_content"] = Value::Array(self.reasoning);
+            reported["reasoning_content"] = Value::Array(self.reasoning);
         }
-        told
+        reported
     }
 }
 
@@ -356,7 +356,7 @@ fn write_delta(model: &ChatModel, delta: &Delta, out: &mut Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chat::usage::UsageTold;
+    use crate::chat::usage::UsageReport;
     use text::testing::chat_model;
 
     fn identity() -> Identity {
@@ -370,11 +370,11 @@ mod tests {
     }
 
     fn at_end() -> Tally {
-        Tally::new(UsageTold::AtEnd, 3)
+        Tally::new(UsageReport::AtEnd, 3)
     }
 
     fn never() -> Tally {
-        Tally::new(UsageTold::Never, 3)
+        Tally::new(UsageReport::Never, 3)
     }
 
     fn settled(deltas: Vec<Delta>, finish: Option<Finish>) -> Settled {
@@ -455,12 +455,12 @@ mod tests {
     }
 
     #[test]
-    fn running_counts_tell_of_a_token_whose_text_is_held_back() {
+    fn running_counts_include_a_token_whose_text_is_held_back() {
         let held_back = || Settled {
             tokens: 1,
             ..Settled::default()
         };
-        let running = Tally::new(UsageTold::Running, 3);
+        let running = Tally::new(UsageReport::Running, 3);
         let mut writer = ChunkWriter::new(&identity(), 1, false, running);
         let chunks = events(&mut writer, held_back());
         assert_eq!(chunks[0]["choices"][0]["delta"], json!({}));
@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_enforced_is_told() {
+    fn what_is_not_enforced_is_reported() {
         let identity = Identity {
             warnings: vec!["the keyword \"x\"".to_string()],
             ..identity()

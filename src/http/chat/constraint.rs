@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn tools_that_may_not_be_called_are_not_told_and_no_call_is_opened() {
+    fn tools_that_may_not_be_called_are_not_reported_and_no_call_is_opened() {
         let fields = json!({"tools": [tool("f", true)], "tool_choice": "none"});
         let ask = ChatRequest::parse(&body(fields), &TINY).unwrap().ask;
         assert!(ask.tools.is_empty() && matches!(ask.rule, Some(Rule::NoCalls)));

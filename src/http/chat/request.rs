@@ -21,7 +21,7 @@ use step::Facts;
 
 use super::constraint;
 use super::messages;
-use super::usage::UsageTold;
+use super::usage::UsageReport;
 
 /// Fields of the length of a reply; the last one that is present counts.
 const LENGTHS: &[&str] = &["n_predict", "max_tokens", "max_completion_tokens"];
@@ -33,7 +33,7 @@ pub struct ChatRequest {
     /// The request names the function to call.
     pub call_named: bool,
     pub stream: bool,
-    pub usage: UsageTold,
+    pub usage: UsageReport,
 }
 
 impl ChatRequest {
@@ -74,7 +74,7 @@ impl ChatRequest {
             choices: choices(&object)?,
             ..Ask::read(&object, facts)?
         };
-        let usage = UsageTold::read(&object, stream)?;
+        let usage = UsageReport::read(&object, stream)?;
         object.report_unknown();
         Ok(ChatRequest {
             ask,

@@ -134,12 +134,12 @@ pub fn prompt_logprobs(
 ) -> Value {
     let place = |(id, scored): (&TokenId, &Scored)| {
         let entry = |id: TokenId, logprob: f32, rank: usize| {
-            let told = json!({
+            let entry = json!({
                 "logprob": logprob.max(LOGPROB_LEAST),
                 "rank": rank,
                 "decoded_token": token_text(model, id, false),
             });
-            (id.to_string(), told)
+            (id.to_string(), entry)
         };
         let top = scored.logprobs.top.iter().take(count);
         let likely = (1..).zip(top);
@@ -174,10 +174,10 @@ mod tests {
             positions.push_prompt(&model, id, None, (0, false));
         }
         positions.push_reply(&model, END_OF_TURN, &logprobs(-1.0, &[]), (0, false));
-        let told = positions.take().unwrap();
-        assert_eq!(told["text_offset"], json!([0, 1, 1, 1, 1, 2, 3]));
-        assert_eq!(told["tokens"][1], "bytes:\\xf0");
-        assert_eq!(told["tokens"][6], "<|im_end|>");
+        let reported = positions.take().unwrap();
+        assert_eq!(reported["text_offset"], json!([0, 1, 1, 1, 1, 2, 3]));
+        assert_eq!(reported["tokens"][1], "bytes:\\xf0");
+        assert_eq!(reported["tokens"][6], "<|im_end|>");
         assert_eq!(positions.take(), None);
     }
 
@@ -193,8 +193,8 @@ mod tests {
         for id in [0xac, 0xf0, 0x9f, 98] {
             positions.push_reply(&model, id, &any, (0, false));
         }
-        let told = positions.take().unwrap();
-        assert_eq!(told["text_offset"], json!([0, 1, 2, 2, 3, 4, 4, 5]));
+        let reported = positions.take().unwrap();
+        assert_eq!(reported["text_offset"], json!([0, 1, 2, 2, 3, 4, 4, 5]));
     }
 
     #[test]
@@ -206,24 +206,24 @@ mod tests {
         positions.push_prompt(&model, 98, Some(&unlikely), (1, false));
         let likely = logprobs(f32::NEG_INFINITY, &[(98, -0.25)]);
         positions.push_reply(&model, 255, &likely, (1, true));
-        let told = positions.take().unwrap();
-        assert_eq!(told["token_logprobs"], json!([null, -7.0, -9999.0]));
+        let reported = positions.take().unwrap();
+        assert_eq!(reported["token_logprobs"], json!([null, -7.0, -9999.0]));
         let top =
             json!([null, {"c": -0.5, "b": -7.0}, {"token_id:98": -0.25, "token_id:255": -9999.0}]);
-        assert_eq!(told["top_logprobs"], top);
+        assert_eq!(reported["top_logprobs"], top);
     }
 
     #[test]
-    fn prompt_logprobs_tell_ranks() {
+    fn prompt_logprobs_have_ranks() {
         let scored = Scored {
             logprobs: logprobs(-3.0, &[(99, -0.5), (100, -1.0)]),
             rank: 9,
         };
-        let told = prompt_logprobs(&chat_model(), &[97, 98], &[scored], 1);
+        let reported = prompt_logprobs(&chat_model(), &[97, 98], &[scored], 1);
         let place = json!({
             "99": {"logprob": -0.5, "rank": 1, "decoded_token": "c"},
             "98": {"logprob": -3.0, "rank": 9, "decoded_token": "b"},
         });
-        assert_eq!(told, json!([null, place]));
+        assert_eq!(reported, json!([null, place]));
     }
 }

@@ -94,8 +94,8 @@ const SCORES: Words = [
     SCORES_ELSEWHERE,
 ];
 const INSIDE: Words = all("the model's inside is not told");
-const TOLD: &str = "reasoning is always reported";
-const REPORTED: Words = [TOLD, TOLD, TOLD, "send thinking.display"];
+const ALWAYS: &str = "reasoning is always reported";
+const REPORTED: Words = [ALWAYS, ALWAYS, ALWAYS, "send thinking.display"];
 const BUDGET: Words = [
     "send thinking_token_budget",
     CHAT[1],
@@ -261,7 +261,7 @@ const FIELDS: &[Known] = &[
     ("repetition_detection",              b"----", "", all("replies are never watched")),
     ("timeout",                           b"....", "", all("a reply ends when its client is gone")),
 
-    // Parts of a reply that are told, and how.
+    // Parts of a reply that are reported, and how.
     ("n",                                 b"++--", "1", ONE_REPLY),
     ("best_of",                           b"----", "1", all("replies are not ranked")),
     ("stream",                            b"++++", "", NONE),

@@ -117,7 +117,7 @@ pub struct Choice {
     tokens: usize,
     /// Tokens of the reply that are reasoning, tags included.
     reasoning_tokens: usize,
-    tells_ids: bool,
+    reports_ids: bool,
     finish: Option<Finish>,
     scored: ScoredPart,
     /// Log-probabilities of tokens whose text is held back, since it may begin a call or a stop
@@ -141,7 +141,7 @@ impl Choice {
             fills_context,
             tokens: 0,
             reasoning_tokens: 0,
-            tells_ids: false,
+            reports_ids: false,
             finish: None,
             scored: ScoredPart::All,
             unsettled: Vec::new(),
@@ -176,13 +176,13 @@ impl Choice {
                 self.reasoning_tokens += reasoning;
                 out.tokens += 1;
                 out.reasoning_tokens += reasoning;
-                out.ids.extend(self.tells_ids.then_some(id));
+                out.ids.extend(self.reports_ids.then_some(id));
                 let is_text = self.reply.is_text(&service.chat, id);
                 let before = (self.reply.section(), self.reply.begun_calls());
                 // A token without text belongs to the text before it.
                 let shown = self.reply.content_ahead() + usize::from(is_text);
                 let flow = self.reply.push(&service.chat, id, &mut out.deltas);
-                if let Some(logprobs) = logprobs.filter(|_| is_text || self.reply.tells_all()) {
+                if let Some(logprobs) = logprobs.filter(|_| is_text || self.reply.reports_all()) {
                     self.score((shown, (id, *logprobs)), before, out);
                 }
                 if flow == Flow::Complete {
@@ -242,11 +242,11 @@ impl Choice {
 
     /// Passes on the log-probabilities of tokens whose content has been passed on.
     fn settle(&mut self, out: &mut Settled) {
-        let told = self.reply.told();
-        let shown = self.unsettled.extract_if(.., |(shown, _)| *shown <= told);
+        let passed = self.reply.passed_on();
+        let shown = self.unsettled.extract_if(.., |(shown, _)| *shown <= passed);
         out.logprobs.extend(shown.map(|(_, logprobs)| logprobs));
-        let mut told = out.deltas.iter();
-        if told.any(|delta| matches!(delta, Delta::Reasoning(_))) {
+        let mut deltas = out.deltas.iter();
+        if deltas.any(|delta| matches!(delta, Delta::Reasoning(_))) {
             out.reasoning_logprobs.append(&mut self.unsettled_reasoning);
         }
         if !self.reply.is_reasoning() {
@@ -363,9 +363,9 @@ impl Generation {
     }
 
     /// The generation that passes on token ids too.
-    pub fn telling_ids(mut self) -> Generation {
+    pub fn reporting_ids(mut self) -> Generation {
         let choices = self.choices.iter_mut();
-        choices.for_each(|choice| choice.tells_ids = true);
+        choices.for_each(|choice| choice.reports_ids = true);
         self
     }
 

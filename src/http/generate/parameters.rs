@@ -185,7 +185,7 @@ pub fn choices(object: &Object<'_>) -> Result<usize, ApiError> {
     Ok(wanted.unwrap_or(1) as usize)
 }
 
-/// `prompt_logprobs`: how many of the most likely tokens are told at each place of the prompt.
+/// `prompt_logprobs`: how many of the most likely tokens are reported at each of its positions.
 ///
 /// # Errors
 /// When it is out of range or the answer is a stream, whose chunks have no place for it.

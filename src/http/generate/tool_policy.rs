@@ -12,7 +12,7 @@ use text::grammar::calls::{self, Calls};
 use super::constraint::Rule;
 use super::tools::needs_tools;
 
-/// Tools that the model is told of, which of them the replies may call, and whether they must.
+/// Tools that the model is shown, which of them the replies may call, and whether they must.
 #[derive(Debug, Default)]
 pub struct ToolPolicy {
     pub tools: Vec<Value>,
@@ -55,7 +55,7 @@ impl ToolPolicy {
         }
     }
 
-    /// A policy by which no tool may be called, so that the model is told of none. Where there is
+    /// A policy by which no tool may be called, so that the model is shown none. Where there is
     /// none to begin with, nothing is forbidden either.
     pub fn withheld(tools: &[Value]) -> ToolPolicy {
         let choice = match tools.is_empty() {
@@ -80,7 +80,7 @@ impl ToolPolicy {
     }
 }
 
-/// `{"mode": …, "tools": […]}`: the model is told of all tools, and may or must call some of them.
+/// `{"mode": …, "tools": […]}`: the model is shown all tools, and may or must call some of them.
 /// `index` finds one of the list.
 ///
 /// # Errors
@@ -143,7 +143,7 @@ pub fn combined(
     parallel: bool,
     facts: &Facts,
 ) -> Result<Option<Rule>, ApiError> {
-    // A model that calls no tools is found out later, and told so in other words.
+    // A model that calls no tools is found out later, and reported in other words.
     let format = facts.tool_format.unwrap_or(ToolFormat::Qwen3Coder);
     let call_grammar =
         |field, tools: &[Value], calls, answer| call_grammar((field, format), tools, calls, answer);

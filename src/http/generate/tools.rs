@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slip_of_the_pen_is_told_from_another_type() {
+    fn a_slip_of_the_pen_is_distinguished_from_another_type() {
         let known = ["function", "custom"];
         for (kind, meant) in [
             ("fucntion", Some("function")),

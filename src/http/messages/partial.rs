@@ -39,8 +39,8 @@ impl Input {
     pub fn push(&mut self, json: &str) -> String {
         self.held.push_str(json);
         json.bytes().for_each(|byte| self.take(byte));
-        let told = self.length - self.held.len();
-        let rest = self.held.split_off(self.separated - told);
+        let passed_on = self.length - self.held.len();
+        let rest = self.held.split_off(self.separated - passed_on);
         std::mem::replace(&mut self.held, rest)
     }
 

@@ -81,9 +81,9 @@ fn conversation(object: &Object<'_>, seal: &Seal, facts: &Facts) -> Result<Ask, 
     }
     check_model(object)?;
     check_edits(object)?;
-    let mut told = tools::tools(object)?;
-    let read = content::conversation(object, &mut told, seal)?;
-    let calls = tools::calls(object, told)?;
+    let mut known = tools::tools(object)?;
+    let read = content::conversation(object, &mut known, seal)?;
+    let calls = tools::calls(object, known)?;
     let (policy, parallel) = (&calls.tools.policy, calls.parallel);
     let rule = tool_policy::combined(policy, format(object)?, parallel, facts)?;
     let lenient = calls.tools.policy.is_lenient();

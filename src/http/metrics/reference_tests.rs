@@ -1,4 +1,4 @@
-//! The page of all figures in `packaging/metrics.md`, made of what the server tells.
+//! The page of all figures in `packaging/metrics.md`, made of what the server reports.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

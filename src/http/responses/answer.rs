@@ -172,7 +172,7 @@ pub struct Composer {
     encrypted_reasoning: bool,
     /// Reasoning is sent as its own summary, which clients show.
     summarized: bool,
-    /// Parts of the request that are not enforced; the last event tells them.
+    /// Parts of the request that are not enforced; the last event reports them.
     warnings: Vec<String>,
     /// Items that are stored with the response, and where.
     stored: Option<(StoredRequest, Store)>,

@@ -278,7 +278,7 @@ impl Turns<'_> {
 
     fn output(&mut self, object: &Object<'_>) -> Result<(), ApiError> {
         let id = call_id(object)?;
-        // A patch may tell no more than how it went.
+        // A patch may report no more than how it went.
         let text = match object.get("output").or_else(|| object.get("status")) {
             Some(output) => output_text(&output)?,
             None => String::new(),
@@ -363,7 +363,7 @@ fn output_part<'v>(field: &Field<'v>) -> Result<Cow<'v, str>, ApiError> {
             Ok(left_out(kind.trim_start_matches("input_")).into())
         }
         Some("computer_screenshot") => Ok(left_out("screenshot").into()),
-        // So a shell tells what a command wrote and how it ended.
+        // So a shell reports what a command wrote and how it ended.
         None if field.value.is_object() => Ok(field.value.to_string().into()),
         _ => part(field).map(Cow::from),
     }
@@ -611,16 +611,16 @@ mod tests {
     #[test]
     fn an_item_that_is_not_known_is_named() {
         let long = "x".repeat(QUOTED_TYPE_CHARS_MAX + 1);
-        for (kind, told) in [("smell", "\"smell\""), (&long, &long[1..])] {
+        for (kind, shown) in [("smell", "\"smell\""), (&long, &long[1..])] {
             let error = read(json!([{"type": kind}])).unwrap_err();
             assert_eq!(error.param.as_deref(), Some("input[0].type"));
-            assert!(error.message.contains(told), "{}", error.message);
+            assert!(error.message.contains(shown), "{}", error.message);
             assert!(!error.message.contains(&long));
         }
     }
 
     #[test]
-    fn what_a_search_found_is_told_where_it_was_found() {
+    fn what_a_search_found_is_shown_where_it_was_found() {
         let tool = json!({"type": "function", "name": "g", "parameters": {}});
         let space = json!({"type": "namespace", "name": "n", "tools": [tool]});
         let arguments = json!({"query": "x"});
@@ -635,8 +635,11 @@ mod tests {
             (&function["name"], &function["arguments"]),
             (&json!(TOOL_SEARCH), &arguments)
         );
-        let told = found[2]["content"].as_str().unwrap();
-        assert!(told.contains(r#"{"name":"n.g","parameters":{}}"#), "{told}");
+        let shown = found[2]["content"].as_str().unwrap();
+        assert!(
+            shown.contains(r#"{"name":"n.g","parameters":{}}"#),
+            "{shown}"
+        );
         assert_eq!(found[2][FOUND_TOOLS], json!([space]));
         // Another server searched, and found what stands at the head.
         assert_eq!(read_both(Value::Null, json!([])).unwrap().len(), 1);
@@ -648,7 +651,7 @@ mod tests {
     }
 
     #[test]
-    fn reasoning_is_told_by_the_first_field_that_has_it() {
+    fn reasoning_is_read_from_the_first_field_that_has_it() {
         let seal = Seal::new(None);
         let of = |mut item: Value| {
             item["type"] = json!("reasoning");
@@ -672,9 +675,9 @@ mod tests {
         );
         let ours = json!({"summary": summary, "encrypted_content": seal.close("long")});
         assert_eq!(of(ours), (json!("long"), none));
-        for (summary, told) in [(summary, json!("short")), (json!([]), Value::Null)] {
+        for (summary, expected) in [(summary, json!("short")), (json!([]), Value::Null)] {
             let (found, left_out) = of(json!({"summary": summary, "encrypted_content": "gAAAA"}));
-            assert_eq!(found, told);
+            assert_eq!(found, expected);
             assert!(left_out[0].starts_with("input[0].encrypted_content: "));
         }
     }

@@ -139,7 +139,7 @@ pub fn delete(state: &ServerState, owner: Option<KeyId>, id: &str) -> Result<Val
     }
 }
 
-/// Ends a response that is being written; one that was cancelled before is told again.
+/// Ends a response that is being written; one that was cancelled before is reported again.
 ///
 /// # Errors
 /// When there is none, or it has ended by itself.

@@ -220,7 +220,7 @@ fn included(object: &Object<'_>) -> Result<Included, ApiError> {
     Ok(found)
 }
 
-/// Number of the most likely tokens that are told at each position; None for no positions.
+/// Number of the most likely tokens that are reported at each position; None for no positions.
 fn logprobs(object: &Object<'_>, included: &Included) -> Result<Option<usize>, ApiError> {
     let top = object.integer("top_logprobs", 0..=MAX_TOP_LOGPROBS as i64)?;
     match (included.logprobs, top.unwrap_or(0)) {
@@ -234,7 +234,7 @@ fn logprobs(object: &Object<'_>, included: &Included) -> Result<Option<usize>, A
 }
 
 /// The length of the summary that `reasoning` asks for, by either name. The reasoning itself is
-/// told in its place: clients that ask for a summary show no other.
+/// sent in its stead: clients that ask for a summary show no other.
 fn summary(object: &Object<'_>) -> Result<Option<String>, ApiError> {
     let reasoning = object.optional_object("reasoning")?;
     let asked = reasoning.and_then(|reasoning| {

@@ -35,7 +35,7 @@ impl Entry {
         self.owner == owner && !self.deleted
     }
 
-    /// Tells the reply to end.
+    /// Asks the reply to end.
     fn end(&self) {
         let error = ApiError::new(StatusCode::CONFLICT, "the response was cancelled");
         self.cancelled.send_replace(Some(error.coded(CANCELLED)));
@@ -94,7 +94,7 @@ impl Running {
         known(&self.lock(), owner, id).map(Entry::response)
     }
 
-    /// Tells a reply to end.
+    /// Asks a reply to end.
     pub fn cancel(&self, owner: Option<KeyId>, id: &str) -> Outcome {
         let entries = self.lock();
         let Some(entry) = known(&entries, owner, id) else {
@@ -107,7 +107,7 @@ impl Running {
         Outcome::Cancelled(entry.response())
     }
 
-    /// Tells a reply to end and forgets its response; false: there is none.
+    /// Asks a reply to end and forgets its response; false: there is none.
     pub fn delete(&self, owner: Option<KeyId>, id: &str) -> bool {
         let mut entries = self.lock();
         let Some(entry) = entries.get_mut(id).filter(|entry| entry.is_known_to(owner)) else {
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn cancelling_tells_the_reply_and_may_be_repeated() {
+    fn cancelling_reaches_the_reply_and_may_be_repeated() {
         let running = Arc::new(Running::default());
         let handle = running.enter(None, &head("a")).unwrap();
         let mut cancellation = handle.cancellation();

@@ -64,8 +64,12 @@ impl ToolNames {
         })
     }
 
-    /// Adds the tools of a search result to `told`, and their names; known ones are skipped.
-    fn add_found(&mut self, message: &Value, told: &mut ConversationTools) -> Result<(), ApiError> {
+    /// Adds the tools of a search result to `known`, and their names; known ones are skipped.
+    fn add_found(
+        &mut self,
+        message: &Value,
+        known: &mut ConversationTools,
+    ) -> Result<(), ApiError> {
         let Some(value) = message.get(FOUND_TOOLS) else {
             return Ok(());
         };
@@ -76,9 +80,9 @@ impl ToolNames {
         for tool in found.tools {
             let name = tool["function"]["name"].as_str();
             let name = name.unwrap_or_default().to_string();
-            if told.find(tool) {
-                let known = found.names.tool(&name);
-                self.tools.insert(name, known);
+            if known.find(tool) {
+                let named = found.names.tool(&name);
+                self.tools.insert(name, named);
             }
         }
         for warning in found.names.warnings {
@@ -86,7 +90,7 @@ impl ToolNames {
                 self.warnings.push(warning);
             }
         }
-        match told.count() {
+        match known.count() {
             0..=TOOLS_MAX => Ok(()),
             _ => Err(ApiError::field("input", too_many())),
         }
@@ -120,17 +124,17 @@ pub fn offered(object: &Object<'_>, history: &[Value]) -> Result<Offered, ApiErr
         list.add_all(&tools, None)?;
     }
     let List { tools, mut names } = list;
-    let mut told = ConversationTools::new(tools, Vec::new());
+    let mut known = ConversationTools::new(tools, Vec::new());
     for message in history {
-        names.add_found(message, &mut told)?;
+        names.add_found(message, &mut known)?;
     }
-    let tools = (told.callable(), &names.left_out[..]);
+    let tools = (known.callable(), &names.left_out[..]);
     let policy = ToolPolicy::read(object, tools, "a tool by its name", chosen)?;
     match policy.choice {
         ToolChoice::Never => names.warnings.clear(),
         _ => names.warnings.extend(names.left_out.iter().cloned()),
     }
-    let tools = told.present(policy);
+    let tools = known.present(policy);
     Ok(Offered { tools, names })
 }
 
@@ -142,7 +146,7 @@ pub fn found(tools: &Field<'_>) -> Result<String, ApiError> {
     Ok(functions(&list.tools))
 }
 
-/// The lists of tools that items of the input bring: agents tell theirs in this way to the models
+/// The lists of tools that items of the input bring: agents send theirs in this way to the models
 /// they know.
 fn brought<'v>(object: &Object<'v>) -> Result<Vec<Field<'v>>, ApiError> {
     let Some(input) = object.get("input").filter(|input| input.value.is_array()) else {
@@ -421,17 +425,17 @@ mod tests {
     }
 
     #[test]
-    fn what_another_server_runs_is_left_out_and_told() {
+    fn what_another_server_runs_is_left_out_and_reported() {
         let hosted = json!({"type": "file_search", "vector_store_ids": ["v"]});
         let mut body = json!({"tools": [hosted, hosted, function("f")]});
         let names = |body: &Value| {
             let offered = offered(&Object::root(body).unwrap(), &[]).unwrap();
             offered.names.warnings
         };
-        let told = names(&body);
+        let warnings = names(&body);
         assert!(
-            told.len() == 1 && told[0].contains("file_search"),
-            "{told:?}"
+            warnings.len() == 1 && warnings[0].contains("file_search"),
+            "{warnings:?}"
         );
         body["tool_choice"] = json!("none");
         assert_eq!(names(&body), [""; 0]);
@@ -443,12 +447,12 @@ mod tests {
     }
 
     #[test]
-    fn the_grammar_of_free_text_is_told() {
+    fn the_grammar_of_free_text_is_described() {
         let mut body = json!({"tools": [{"type": "custom", "name": "patch", "description": "d",
             "format": {"type": "grammar", "syntax": "lark", "definition": "start: \"x\""}}]});
         let Offered { tools, names } = offered(&Object::root(&body).unwrap(), &[]).unwrap();
-        let told = tools.head[0]["function"]["description"].as_str().unwrap();
-        assert!(told.starts_with("d\n\n") && told.ends_with("start: \"x\""));
+        let described = tools.head[0]["function"]["description"].as_str().unwrap();
+        assert!(described.starts_with("d\n\n") && described.ends_with("start: \"x\""));
         assert_eq!(names.warnings, [format!("{UNENFORCED}: patch")]);
         body["tool_choice"] = json!("none");
         let names = offered(&Object::root(&body).unwrap(), &[]).unwrap().names;

@@ -59,8 +59,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_wrong_is_told_with_its_place() {
-        for (pattern, told) in [
+    fn what_is_wrong_is_reported_with_its_place() {
+        for (pattern, reported) in [
             ("(", "at character 1, \"(\": unclosed group"),
             ("ab(?=c)d", "at character 3, \"(?=c)d\": look-around"),
             ("   [a", "at character 4, \"[a\": unclosed character class"),
@@ -72,7 +72,7 @@ mod tests {
             ("a^b", "a^b"),
         ] {
             let error = check_whole(pattern).unwrap_err();
-            assert!(error.contains(told), "{pattern}: {error}");
+            assert!(error.contains(reported), "{pattern}: {error}");
             assert!(!error.contains('\n'), "{error}");
         }
         assert_eq!(check_searched(r"^\d+/[\w-]$"), Ok(()));

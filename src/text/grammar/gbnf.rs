@@ -540,7 +540,7 @@ rule_0: /\x{61}(?:(?:(?:[^\x{78}-\x{7a}\x{a}]|\x{22}\x{41}))){0,1}/
 
     #[test]
     fn what_is_not_served_is_named_with_its_line() {
-        for (text, told) in [
+        for (text, reported) in [
             ("root ::= <think>", "line 1: tokens"),
             ("root ::= \"a\"\nb ::= \"c", "line 2: a text is not closed"),
             ("root ::= [a", "a class is not closed"),
@@ -554,7 +554,7 @@ rule_0: /\x{61}(?:(?:(?:[^\x{78}-\x{7a}\x{a}]|\x{22}\x{41}))){0,1}/
             ("::= \"a\"", "a rule begins with its name"),
         ] {
             let problem = to_lark(text).unwrap_err();
-            assert!(problem.contains(told), "{text}: {problem}");
+            assert!(problem.contains(reported), "{text}: {problem}");
         }
         let deep = format!("root ::= {}\"a\"{}", "(".repeat(99), ")".repeat(99));
         assert!(to_lark(&deep).unwrap_err().contains("groups"));
@@ -569,7 +569,7 @@ rule_0: /\x{61}(?:(?:(?:[^\x{78}-\x{7a}\x{a}]|\x{22}\x{41}))){0,1}/
     }
 
     #[test]
-    fn empty_texts_are_told_by_the_parts_of_a_rule() {
+    fn empty_texts_are_recognised_by_the_parts_of_a_rule() {
         for (body, optional) in [
             ("\"\"* \"b\"?", true),
             ("[a-z] | \"\" \"\"", true),

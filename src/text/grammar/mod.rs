@@ -369,11 +369,11 @@ impl Threads {
     /// Runs `work` on one of the threads. If it panics, so does this: a panic is no fault of the
     /// request.
     fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
-        let (tell, told) = mpsc::sync_channel(1);
-        let job = move || drop(tell.send(panic::catch_unwind(panic::AssertUnwindSafe(work))));
+        let (sender, receiver) = mpsc::sync_channel(1);
+        let job = move || drop(sender.send(panic::catch_unwind(panic::AssertUnwindSafe(work))));
         let sent = self.jobs.send(Box::new(job));
         sent.expect("the threads are there");
-        let done = told.recv().expect("each job tells its end");
+        let done = receiver.recv().expect("each job sends its end");
         done.unwrap_or_else(|panic| panic::resume_unwind(panic))
     }
 }

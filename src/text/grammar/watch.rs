@@ -32,7 +32,7 @@ fn times_of_this_thread() -> Arc<str> {
     })
 }
 
-/// CPU time of a thread; None where the system does not tell.
+/// CPU time of a thread; None where the system does not report it.
 fn cpu_time(times: &str) -> Option<Duration> {
     let text = fs::read_to_string(times).ok()?;
     let nanos = text.split(' ').next()?.parse().ok()?;

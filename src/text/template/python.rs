@@ -310,7 +310,7 @@ pub(super) fn is_blank(c: char) -> bool {
     c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c)
 }
 
-/// Upper case where a word begins, lower case after it; `begins` tells of a character whether a
+/// Upper case where a word begins, lower case after it; `begins` says of a character whether a
 /// word begins after it.
 pub(super) fn title(text: &str, begins: impl Fn(char) -> bool) -> String {
     let mut out = String::with_capacity(text.len());

@@ -59,7 +59,7 @@ impl Hermes {
         let Some((name, arguments)) = call_in(&text[..length]) else {
             return Opening::Other;
         };
-        self.call.tell(&name, arguments, sink);
+        self.call.emit(&name, arguments, sink);
         Opening::Call { length }
     }
 }

@@ -162,8 +162,8 @@ impl ObjectCall {
         end.map(|end| scanned + end)
     }
 
-    /// Tells a call that was read at once.
-    pub fn tell(&mut self, name: &str, arguments: Map<String, Value>, sink: &mut Sink<'_>) {
+    /// Passes on a call that was read at once.
+    pub fn emit(&mut self, name: &str, arguments: Map<String, Value>, sink: &mut Sink<'_>) {
         sink.announce(name);
         sink.arguments(Value::Object(arguments).to_string());
         sink.complete();

@@ -95,7 +95,7 @@ impl Llama3Json {
         let Some((name, arguments)) = call.filter(|(name, _)| sink.knows(name)) else {
             return Opening::Object;
         };
-        self.call.tell(&name, arguments, sink);
+        self.call.emit(&name, arguments, sink);
         Opening::Call { length }
     }
 

@@ -199,7 +199,7 @@ impl<T: Tags> Reader<'_, T> {
             Err(Miss::Other) => return Following::Other,
         };
         let rest = &text[length..];
-        // Blanks that are still to come must not undo an end that is told by nothing more.
+        // Blanks that are still to come must not undo an end that is shown by nothing more.
         let call = match T::CALL.1 {
             "" => Ok(0),
             tag => head(rest, tag),

@@ -258,7 +258,7 @@ impl Types {
     }
 
     /// Whether the text of a number is read as one. One of another kind than the schema allows is
-    /// told as it is where there is no text to take it for.
+    /// passed on as it is where there is no text to take it for.
     fn takes_number(self, text: &str) -> bool {
         let whole = || serde_json::from_str(text).is_ok_and(|number| is_whole(&number));
         match [Types::FRACTION, Types::INTEGER].map(|of| self.has(of)) {

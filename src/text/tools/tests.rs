@@ -406,8 +406,8 @@ fn a_value_may_hold_the_whole_end_of_a_call() {
                 let (deltas, completed) = streamed::<S>(&[&text]);
                 let expected = [("edit".to_string(), Some(Value::Object(arguments.clone())))];
                 assert_eq!(calls(&deltas), expected, "{}: {text}", S::NAME);
-                let told = deltas.iter().any(|delta| *delta == content(after));
-                assert_eq!(told, after.len() > 1, "{}: {deltas:?}", S::NAME);
+                let passed_on = deltas.iter().any(|delta| *delta == content(after));
+                assert_eq!(passed_on, after.len() > 1, "{}: {deltas:?}", S::NAME);
                 let cut = streamed::<S>(&rechunk_text(&text, &mut random));
                 assert_eq!(cut, (deltas, completed), "{}: {text}", S::NAME);
             }
@@ -502,23 +502,23 @@ fn a_cut_leaves_no_opening_behind() {
         let call = S::write("edit", &object(json!({"path": "a"})));
         // One sign alone shows little.
         for length in S::OPEN.len().max(2)..call.len() {
-            let [told_cut, told_ended] = [true, false].map(|cut| {
+            let [deltas_cut, deltas_ended] = [true, false].map(|cut| {
                 let mut parser = ToolParser::of::<S>(schemas(), false);
                 let mut deltas = Vec::new();
                 parser.push(&call[..length], &mut deltas);
                 parser.finish(cut, &mut deltas);
                 deltas
             });
-            match told_ended.first() {
+            match deltas_ended.first() {
                 // The model's end after an argument completes it.
                 Some(Delta::ToolCall { .. }) => {
-                    let [cut, ended] = [&told_cut, &told_ended].map(|told| json_of(told));
+                    let [cut, ended] = [&deltas_cut, &deltas_ended].map(|deltas| json_of(deltas));
                     let missing = ended.strip_prefix(&cut).unwrap();
                     assert!(["", "}"].contains(&missing), "{}: {cut}", S::NAME);
                 }
                 _ => {
-                    assert_eq!(told_cut, [], "{}", S::NAME);
-                    assert_eq!(told_ended, [content(&call[..length])]);
+                    assert_eq!(deltas_cut, [], "{}", S::NAME);
+                    assert_eq!(deltas_ended, [content(&call[..length])]);
                 }
             }
         }
@@ -629,9 +629,9 @@ fn time_is_linear_in_the_reply() {
     for_each_syntax!(run());
 }
 
-/// Arguments that are told of a reply that is cut anywhere, and of the whole one.
-fn told_of_cuts<S: Syntax>(text: &str) -> (Vec<String>, String) {
-    let told = |text: &str, cut: bool| {
+/// Arguments of a reply that is cut anywhere, and those of the whole one.
+fn arguments_of_cuts<S: Syntax>(text: &str) -> (Vec<String>, String) {
+    let arguments = |text: &str, cut: bool| {
         let mut parser = ToolParser::of::<S>(schemas(), false);
         let mut out = Vec::new();
         parser.push(text, &mut out);
@@ -642,12 +642,14 @@ fn told_of_cuts<S: Syntax>(text: &str) -> (Vec<String>, String) {
         });
         pieces.collect::<String>()
     };
-    let cuts = text.char_indices().map(|(at, _)| told(&text[..at], true));
-    (cuts.collect(), told(text, true))
+    let cuts = text
+        .char_indices()
+        .map(|(at, _)| arguments(&text[..at], true));
+    (cuts.collect(), arguments(text, true))
 }
 
 #[test]
-fn what_is_told_of_a_cut_call_is_sure() {
+fn what_is_passed_on_of_a_cut_call_is_sure() {
     fn run<S: Written>() {
         let values = [
             "Paris",
@@ -664,7 +666,7 @@ fn what_is_told_of_a_cut_call_is_sure() {
                 json!({"tags": [value], "at": {"a": value}, "ratio": 0.5, "path": value}),
             ] {
                 let text = S::write("edit", &object(arguments));
-                let (cuts, whole) = told_of_cuts::<S>(&text);
+                let (cuts, whole) = arguments_of_cuts::<S>(&text);
                 for cut in cuts {
                     assert!(whole.starts_with(&cut), "{}: {cut} of {whole}", S::NAME);
                 }

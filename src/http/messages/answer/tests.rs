@@ -168,8 +168,8 @@ fn events_come_in_the_order_of_the_api() {
     ];
     assert_eq!(kinds, expected);
     let usage = &found[0]["message"]["usage"];
-    let told = (&usage["input_tokens"], &usage["cache_read_input_tokens"]);
-    assert_eq!(told, (&json!(2), &json!(1)));
+    let reported = (&usage["input_tokens"], &usage["cache_read_input_tokens"]);
+    assert_eq!(reported, (&json!(2), &json!(1)));
     assert_eq!(found[0]["message"]["stop_reason"], Value::Null);
 }
 

@@ -86,7 +86,7 @@ fn check<S: CallGrammar>(tools: &[Value], reply: &str) -> usize {
 
 /// Schemas as coding agents' tools have them.
 #[test]
-fn the_keywords_of_a_coding_agents_tools_are_enforced_or_told() {
+fn the_keywords_of_a_coding_agents_tools_are_enforced_or_reported() {
     fn run<S: CallGrammar + Written>(grammars: &Grammars) {
         let mut tool = json!({"type": "function", "function": {"name": "f", "parameters": {
             "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -113,8 +113,12 @@ fn the_keywords_of_a_coding_agents_tools_are_enforced_or_told() {
         let forced = grammars
             .compile(DOMAIN, &calls(&tool, false).unwrap())
             .unwrap();
-        let told = forced.warnings().concat();
-        assert!(told.contains("propertyNames"), "{}: {told}", S::NAME);
+        let reported = forced.warnings().concat();
+        assert!(
+            reported.contains("propertyNames"),
+            "{}: {reported}",
+            S::NAME
+        );
         for reply in random_replies(&forced, S::CLOSE, 30, 5) {
             assert!(reply.starts_with(S::OPEN), "{reply}");
         }
@@ -341,14 +345,17 @@ fn pairs_of_keywords_are_enforced_in_arguments_as_in_answers() {
             let answer = grammars.compile(DOMAIN, &json_grammar(schema.clone()));
             let parameters = with_member(&schema);
             let strict = forced::<S>(grammars, &parameters, true);
-            // Both are written alike: some of them show that nothing is told.
-            let told = (at % 5 == 0).then(|| {
+            // Both are written alike: some of them show that nothing is reported.
+            let reported = (at % 5 == 0).then(|| {
                 let loose = forced::<S>(grammars, &parameters, false).unwrap();
                 loose.warnings().join("; ")
             });
-            let silent = told.as_ref().is_none_or(String::is_empty);
+            let silent = reported.as_ref().is_none_or(String::is_empty);
             if answer.is_ok() && (strict.is_err() || !silent) {
-                refused.push(format!("{schema}: {:?}, {told:?}", strict.as_ref().err()));
+                refused.push(format!(
+                    "{schema}: {:?}, {reported:?}",
+                    strict.as_ref().err()
+                ));
             }
             let Ok(compiled) = strict else { continue };
             held += 1;
@@ -371,11 +378,11 @@ fn pairs_of_keywords_are_enforced_in_arguments_as_in_answers() {
     for_each_syntax!(run(&grammars()));
 }
 
-/// Parts of a tool that is not strict that cannot be enforced are told, and the request served.
+/// Parts of a tool that is not strict that cannot be enforced are reported: the request is served.
 #[test]
-fn what_is_not_enforced_is_told_with_its_place_or_refused_once() {
+fn what_is_not_enforced_is_reported_with_its_place_or_refused_once() {
     fn run<S: CallGrammar + Written>(grammars: &Grammars) {
-        for (schema, told) in [
+        for (schema, reported) in [
             (
                 json!({"type": "string", "pattern": "^(?=a)b"}),
                 "look-around",
@@ -422,7 +429,7 @@ fn what_is_not_enforced_is_told_with_its_place_or_refused_once() {
             let lenient = lenient.unwrap_or_else(|error| panic!("{}: {schema}: {error}", S::NAME));
             let warnings = lenient.warnings().join("\n");
             assert!(
-                warnings.contains(told),
+                warnings.contains(reported),
                 "{}: {schema}: {warnings:?}",
                 S::NAME
             );
@@ -432,7 +439,11 @@ fn what_is_not_enforced_is_told_with_its_place_or_refused_once() {
                 S::NAME
             );
             let refused = forced::<S>(grammars, &parameters, true).unwrap_err();
-            assert!(refused.contains(told), "{}: {schema}: {refused}", S::NAME);
+            assert!(
+                refused.contains(reported),
+                "{}: {schema}: {refused}",
+                S::NAME
+            );
             let places = refused.matches("properties.v").count();
             let free = matches!(S::NAME, "hermes" | "llama3_json" | "mistral");
             assert!(
@@ -577,7 +588,7 @@ fn an_answer_of_json_may_stand_where_calls_do() {
     for_each_syntax!(run(&grammars()));
 }
 
-/// Text that begins like a call is told from calls where they differ.
+/// Text that begins like a call is distinguished from calls where they differ.
 #[test]
 fn what_opens_a_call_without_a_mark_may_be_text() {
     let tools = tool(&json!({"type": "object"}), true);
@@ -599,11 +610,13 @@ fn what_opens_a_call_without_a_mark_may_be_text() {
         let text = format!("{}{text}", Llama3Json::FORMAL);
         let mut parser = ToolParser::of::<Llama3Json>(ToolSchemas::new(&tools), false);
         parser = parser.forgiving(false);
-        let mut told = Vec::new();
-        parser.push(&text, &mut told);
-        parser.finish(false, &mut told);
-        let called = told.iter().any(|delta| !matches!(delta, Delta::Content(_)));
-        assert_eq!(called, text.ends_with("{}}"), "{told:?}");
+        let mut deltas = Vec::new();
+        parser.push(&text, &mut deltas);
+        parser.finish(false, &mut deltas);
+        let called = deltas
+            .iter()
+            .any(|delta| !matches!(delta, Delta::Content(_)));
+        assert_eq!(called, text.ends_with("{}}"), "{deltas:?}");
     }
 }
 
