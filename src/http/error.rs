@@ -83,8 +83,8 @@ impl ApiError {
         }
     }
 
-    /// A conversation that the server would have to keep. Clients that begin one start over without
-    /// it when they read this code.
+    /// A conversation that the server would have to store. Clients that begin one start over
+    /// without it when they read this code.
     pub fn thread(param: &str) -> ApiError {
         let problem = "conversations are not kept here; send the whole of one without it";
         ApiError::field(param, problem).coded(THREAD_UNSUPPORTED)

@@ -153,7 +153,7 @@ fn two_calls_go_through_responses() {
 /// The prompt ends inside the thoughts then, which the model would open itself, so the script
 /// begins there.
 #[test]
-fn a_budget_is_kept_by_a_model_that_opens_its_thoughts_itself() {
+fn a_budget_is_obeyed_by_a_model_that_opens_its_thoughts_itself() {
     let reply = "Thinking for long.\n<channel|>Done.<turn|>";
     let server = TestServer::start(Script::replies(gemma_model, &[reply]));
     let body = json!({"model": "scripted", "max_tokens": 200,

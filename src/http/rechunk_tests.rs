@@ -126,8 +126,8 @@ fn check_broken_calls<S: Written>(model: &ChatModel, state: &Arc<ServerState>) {
 }
 
 /// The log-probabilities of `id`, which neighbours do not share; JSON has them to the last bit.
-fn logprobs(place: usize, id: TokenId) -> TokenLogprobs {
-    let logprob = -((1 + place % 64) as f32) / 8.0;
+fn logprobs(position: usize, id: TokenId) -> TokenLogprobs {
+    let logprob = -((1 + position % 64) as f32) / 8.0;
     TokenLogprobs {
         logprob,
         top: vec![(id, logprob)],

@@ -323,7 +323,7 @@ fn announce(response: &mut Response<ResponseBody>, peer: &Peer, idle: Duration) 
     if response.headers().contains_key(CONNECTION) {
         return;
     }
-    peer.keep(idle);
+    peer.set_keep_alive(idle);
     let text = format!("timeout={}", idle.as_secs());
     if let Ok(value) = HeaderValue::try_from(text) {
         response.headers_mut().insert(KEEP_ALIVE, value);

@@ -100,7 +100,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
             let patience = match first {
                 true => HEAD_TIMEOUT,
                 // The grace is for a request that was sent before the keep-alive time had passed.
-                false => self.peer.kept() + IDLE_GRACE,
+                false => self.peer.keep_alive() + IDLE_GRACE,
             };
             let rings = Box::pin(sleep_until(Instant::now() + patience));
             HeadClock {
@@ -663,7 +663,7 @@ mod tests {
     async fn an_idle_connection_is_kept_open_longer_than_its_response_states() {
         let (mut wire, _client, open) = asked().await;
         let idle = Duration::from_secs(30);
-        open.peer.keep(idle);
+        open.peer.set_keep_alive(idle);
         drop(open);
         let begun = Instant::now();
         assert_eq!(wire.read(&mut [0]).await.unwrap(), 0);
@@ -673,7 +673,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_head_that_has_begun_has_its_own_time() {
         let (mut wire, mut client, open) = asked().await;
-        open.peer.keep(Duration::from_secs(60));
+        open.peer.set_keep_alive(Duration::from_secs(60));
         drop(open);
         client.write_all(b"G").await.unwrap();
         let begun = Instant::now();

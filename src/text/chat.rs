@@ -194,7 +194,7 @@ impl ChatModel {
     }
 
     /// Tokens that a prompt shares with one of the same system message and tools and another first
-    /// message; none where there are neither, or where the model goes on from any place.
+    /// message; none where there are neither, or where the model goes on from any message.
     fn head(&self, conversation: &Conversation, domain: u128, prompt: &[TokenId]) -> Option<usize> {
         let first = conversation.messages.first()?;
         let has_head = is_system(first) || !conversation.tools.is_empty();

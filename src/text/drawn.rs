@@ -224,8 +224,8 @@ mod tests {
     #[test]
     fn a_model_without_a_tokenizer_gets_no_file_for_it() {
         let file = |name| (name, String::new());
-        let kept = named([file(""), file(""), file(GENERATION)]);
-        assert_eq!(kept, [file(GENERATION)]);
+        let chosen = named([file(""), file(""), file(GENERATION)]);
+        assert_eq!(chosen, [file(GENERATION)]);
     }
 
     #[test]

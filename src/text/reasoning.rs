@@ -162,8 +162,8 @@ impl ReasoningSplitter {
 
     /// Drops newlines at the head of `pending`; returns whether text follows them.
     fn drop_newlines(&mut self) -> bool {
-        let kept = self.pending.trim_start_matches('\n').len();
-        self.pending.drain(..self.pending.len() - kept);
+        let rest = self.pending.trim_start_matches('\n').len();
+        self.pending.drain(..self.pending.len() - rest);
         !self.pending.is_empty()
     }
 

@@ -497,7 +497,7 @@ mod tests {
         let chunks = events(&mut writer, settled(vec![], Some(Finish::Stop)));
         assert_eq!(chunks[0]["warnings"], json!(identity.warnings));
         let more = events(&mut writer, settled(vec![], Some(Finish::Stop)));
-        assert_eq!(more[0].get("warnings"), None, "they are told once");
+        assert_eq!(more[0].get("warnings"), None, "they are reported once");
         let usage = Usage {
             prompt: 1,
             cached: 0,

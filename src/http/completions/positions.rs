@@ -8,8 +8,8 @@ use step::executor::TokenId;
 use text::chat::ChatModel;
 use text::detokenize::Detokenizer;
 
-/// Written form of a token. Its bytes where they are no text, so that no two tokens of a place look
-/// alike.
+/// Written form of a token. Its bytes where they are no text, so that no two tokens look alike at a
+/// position.
 pub fn token_text(model: &ChatModel, id: TokenId, as_id: bool) -> String {
     let bytes = model.tokenizer.token_bytes(id);
     if as_id || bytes.is_empty() {
@@ -132,7 +132,7 @@ pub fn prompt_logprobs(
     scores: &[Scored],
     count: usize,
 ) -> Value {
-    let place = |(id, scored): (&TokenId, &Scored)| {
+    let position = |(id, scored): (&TokenId, &Scored)| {
         let entry = |id: TokenId, logprob: f32, rank: usize| {
             let entry = json!({
                 "logprob": logprob.max(LOGPROB_LEAST),
@@ -149,8 +149,8 @@ pub fn prompt_logprobs(
         likely.insert(own.0, own.1);
         Value::Object(likely)
     };
-    let places = prompt.iter().skip(1).zip(scores).map(place);
-    std::iter::once(Value::Null).chain(places).collect()
+    let positions = prompt.iter().skip(1).zip(scores).map(position);
+    std::iter::once(Value::Null).chain(positions).collect()
 }
 
 #[cfg(test)]
@@ -220,10 +220,10 @@ mod tests {
             rank: 9,
         };
         let reported = prompt_logprobs(&chat_model(), &[97, 98], &[scored], 1);
-        let place = json!({
+        let entry = json!({
             "99": {"logprob": -0.5, "rank": 1, "decoded_token": "c"},
             "98": {"logprob": -3.0, "rank": 9, "decoded_token": "b"},
         });
-        assert_eq!(reported, json!([null, place]));
+        assert_eq!(reported, json!([null, entry]));
     }
 }

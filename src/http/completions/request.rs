@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_length_takes_what_room_there_is() {
+    fn the_default_length_takes_what_the_context_has_left() {
         let prompt = |tokens: usize| json!({"prompt": vec![1; tokens]});
         let length = |tokens| parse(prompt(tokens)).unwrap().0.ask.max_tokens.unwrap();
         assert_eq!(length(3), COMPLETION_TOKENS_DEFAULT);

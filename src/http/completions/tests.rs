@@ -148,7 +148,7 @@ fn chunks_assemble_to_the_whole_answer() {
 }
 
 #[test]
-fn offsets_are_places_in_the_text() {
+fn offsets_are_positions_in_the_text() {
     let server = TestServer::start(Script::text("é🦀z"));
     let echo = json!({"prompt": "ä<|im_end|>b", "echo": true, "logprobs": 0});
     let choice = choice(&complete(&server, echo));
@@ -175,8 +175,8 @@ fn prompt_logprobs_are_reported_on_both_routes() {
     );
     assert_eq!(reported[1]["98"]["decoded_token"], "b");
     let chat = server.chat(json!({"prompt_logprobs": 0})).json();
-    let places = chat["prompt_logprobs"].as_array().unwrap().len();
-    assert_eq!(chat["usage"]["prompt_tokens"], places);
+    let positions = chat["prompt_logprobs"].as_array().unwrap().len();
+    assert_eq!(chat["usage"]["prompt_tokens"], positions);
     let plain = server.chat(json!({})).json();
     assert!(plain.get("prompt_logprobs").is_none());
 }

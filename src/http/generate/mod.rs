@@ -419,7 +419,7 @@ fn rejection(service: &Service, rejected: &Rejected) -> ApiError {
 /// A whole reply, gathered from its pieces.
 #[derive(Debug, Default)]
 pub struct Gathered {
-    /// No two neighbours are of one kind and place: pieces are joined.
+    /// No two neighbours are of one kind and position: pieces are joined.
     pub deltas: Vec<Delta>,
     pub logprobs: Vec<(TokenId, TokenLogprobs)>,
     /// Log-probabilities of the reasoning, where they are wanted.

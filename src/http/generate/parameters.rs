@@ -134,7 +134,7 @@ fn logit_bias(object: &Object<'_>, vocab: usize) -> Result<Vec<(TokenId, f32)>, 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Length {
     Unstated,
-    /// The room there is.
+    /// Rest of the context.
     Unlimited,
     /// So many tokens, and the field that said so.
     Tokens(usize, &'static str),
@@ -188,7 +188,7 @@ pub fn choices(object: &Object<'_>) -> Result<usize, ApiError> {
 /// `prompt_logprobs`: how many of the most likely tokens are reported at each of its positions.
 ///
 /// # Errors
-/// When it is out of range or the answer is a stream, whose chunks have no place for it.
+/// When it is out of range or the answer is a stream, whose chunks have no field for it.
 pub fn prompt_logprobs(object: &Object<'_>, stream: bool) -> Result<Option<usize>, ApiError> {
     let wanted = object.integer("prompt_logprobs", 0..=MAX_TOP_LOGPROBS as i64)?;
     match wanted {

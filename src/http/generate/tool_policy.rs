@@ -17,7 +17,7 @@ use super::tools::needs_tools;
 pub struct ToolPolicy {
     pub tools: Vec<Value>,
     pub choice: ToolChoice,
-    /// Places of the tools that may be called; None where all may be.
+    /// Indices of the tools that may be called; None where all may be.
     pub allowed: Option<Vec<usize>>,
 }
 
@@ -113,7 +113,7 @@ pub fn allowed(
     })
 }
 
-/// The place of the tool `wanted`, which the field `name` names.
+/// The index of the tool `wanted`, which the field `name` names.
 ///
 /// # Errors
 /// When there is no such tool.
@@ -131,7 +131,7 @@ pub enum ToolChoice {
     Never,
     /// At least one of them.
     Required,
-    /// Exactly this one, by its place.
+    /// Exactly this one, by its index.
     Named(usize),
 }
 

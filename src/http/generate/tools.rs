@@ -70,7 +70,7 @@ pub fn arguments_object(field: &Field<'_>) -> Result<Map<String, Value>, ApiErro
     if text.trim().is_empty() {
         return Ok(Map::new());
     }
-    match json::parse(digits::kept(text).as_bytes()) {
+    match json::parse(digits::quoted(text).as_bytes()) {
         Ok(Value::Object(map)) => Ok(map),
         _ => {
             let text = Value::from(text.as_str());

@@ -510,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn a_system_message_keeps_its_place() {
+    fn a_system_message_keeps_its_position() {
         let found = messages(json!([
             {"role": "user", "content": "a"},
             {"role": "system", "content": [{"type": "text", "text": "b"}]},

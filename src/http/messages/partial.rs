@@ -19,7 +19,7 @@ pub fn complete_part(json: &str) -> Value {
 pub struct Input {
     /// Bytes read so far, and the last of them that have not been returned.
     length: usize,
-    held: String,
+    pending: String,
     in_string: bool,
     escaped: bool,
     /// A string that ends here is a member's name.
@@ -37,11 +37,11 @@ impl Input {
     /// Takes more of the input's JSON. Returns the text, not yet returned, up to the last complete
     /// value and the comma after it.
     pub fn push(&mut self, json: &str) -> String {
-        self.held.push_str(json);
+        self.pending.push_str(json);
         json.bytes().for_each(|byte| self.take(byte));
-        let passed_on = self.length - self.held.len();
-        let rest = self.held.split_off(self.separated - passed_on);
-        std::mem::replace(&mut self.held, rest)
+        let passed_on = self.length - self.pending.len();
+        let rest = self.pending.split_off(self.separated - passed_on);
+        std::mem::replace(&mut self.pending, rest)
     }
 
     fn take(&mut self, byte: u8) {

@@ -119,7 +119,7 @@ fn start(object: &Object<'_>, messages: &[Value]) -> Start {
     }
 }
 
-/// The schema that the output must obey, in either place where clients put it.
+/// The schema that the output must obey, in either field where clients put it.
 fn format(object: &Object<'_>) -> Result<Option<(&'static str, Grammar)>, ApiError> {
     let nested = object.optional_object("output_config")?;
     let nested = nested.and_then(|output| output.get("format"));

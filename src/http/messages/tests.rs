@@ -406,7 +406,7 @@ fn a_loaded_tool_is_called_with_the_types_of_its_schema() {
     assert_eq!(answer["content"][0]["input"], json!({"a": 5}));
 }
 
-/// The queue is full and the only places are taken: counting goes on.
+/// The queue is full and the only slots are taken: counting goes on.
 #[test]
 fn counting_never_waits_for_the_engine() {
     let server = TestServer::start(Script::endless());

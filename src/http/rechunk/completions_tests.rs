@@ -66,8 +66,8 @@ impl Continued<'_> {
             ..ReplyFormat::default()
         };
         let mut pieces = vec![Settled::default()];
-        let places = self.prompt.iter().enumerate().skip(1);
-        for (at, &id) in places.filter(|_| self.scored && self.echo) {
+        let positions = self.prompt.iter().enumerate().skip(1);
+        for (at, &id) in positions.filter(|_| self.scored && self.echo) {
             let scored = Scored {
                 logprobs: logprobs(at, id),
                 rank: 1,

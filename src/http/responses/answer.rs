@@ -28,7 +28,7 @@ use super::items;
 use super::request::{ResponsesRequest, StoredRequest};
 use super::running::{CANCELLED, Handle};
 use super::store::{Store, Stored};
-use super::tools::{Kind, Tool, ToolNames};
+use super::tools::{Tool, ToolKind, ToolNames};
 
 fn usage_json(usage: Usage) -> Value {
     json!({
@@ -68,9 +68,9 @@ struct Call {
 impl Call {
     fn new(tool: Tool) -> Call {
         let prefix = match tool.kind {
-            Kind::Function => "fc",
-            Kind::Custom => "ctc",
-            Kind::Search => "tsc",
+            ToolKind::Function => "fc",
+            ToolKind::Custom => "ctc",
+            ToolKind::Search => "tsc",
         };
         Call {
             id: new_id(prefix),
@@ -84,15 +84,15 @@ impl Call {
     fn item(&self, status: &str) -> Value {
         let mut item = json!({"id": self.id, "status": status, "call_id": self.call_id});
         match self.tool.kind {
-            Kind::Function => {
+            ToolKind::Function => {
                 item["type"] = Value::from("function_call");
                 item["arguments"] = Value::from(self.arguments.as_str());
             }
-            Kind::Custom => {
+            ToolKind::Custom => {
                 item["type"] = Value::from("custom_tool_call");
                 item["input"] = Value::from(self.input());
             }
-            Kind::Search => {
+            ToolKind::Search => {
                 item["type"] = Value::from("tool_search_call");
                 item["execution"] = Value::from("client");
                 item["arguments"] = self.arguments_object();
@@ -359,13 +359,15 @@ impl Composer {
             Some(Open::Call(call)) => {
                 call.arguments.push_str(piece);
                 let (kind, delta) = match call.tool.kind {
-                    Kind::Function => ("response.function_call_arguments.delta", piece.to_string()),
-                    Kind::Custom => (
+                    ToolKind::Function => {
+                        ("response.function_call_arguments.delta", piece.to_string())
+                    }
+                    ToolKind::Custom => (
                         "response.custom_tool_call_input.delta",
                         call.text.more(&call.arguments),
                     ),
                     // Arguments of a search are no text, so they are sent at once.
-                    Kind::Search => return,
+                    ToolKind::Search => return,
                 };
                 if delta.is_empty() {
                     return;
@@ -434,12 +436,12 @@ impl Composer {
             data
         };
         match call.tool.kind {
-            Kind::Function => {
+            ToolKind::Function => {
                 let mut done = with("arguments", &call.arguments);
                 done["name"] = Value::from(call.tool.name.as_str());
                 self.event("response.function_call_arguments.done", done, out);
             }
-            Kind::Custom => {
+            ToolKind::Custom => {
                 let input = call.input();
                 // It stands after another argument.
                 if call.text.text().is_empty() && !input.is_empty() {
@@ -449,7 +451,7 @@ impl Composer {
                 let done = with("input", &input);
                 self.event("response.custom_tool_call_input.done", done, out);
             }
-            Kind::Search => {}
+            ToolKind::Search => {}
         }
     }
 
@@ -496,14 +498,14 @@ impl Composer {
         }
         self.event(kind, json!({"response": response}), out);
         let stored = self.stored(&response);
-        let keep = || {
+        let insert = || {
             if let Some((stored, store)) = stored {
                 store.insert(&self.head.id, stored);
             }
         };
         match self.running.take() {
-            Some(running) => running.leave(keep),
-            None => keep(),
+            Some(running) => running.leave(insert),
+            None => insert(),
         }
         response
     }

@@ -135,7 +135,7 @@ impl Turns<'_> {
             }
             "item_reference" => self.reference(&object),
             "compaction" | "compaction_summary" => self.compacted(),
-            // Without a content it marks a place and stands for nothing.
+            // Without a content it marks a position and stands for nothing.
             "context_compaction" => match object.get("encrypted_content") {
                 Some(_) => self.compacted(),
                 None => {

@@ -1,4 +1,4 @@
-//! `POST /v1/responses` and what is kept of it: the OpenAI Responses API.
+//! `POST /v1/responses` and what is stored of it: the OpenAI Responses API.
 
 pub mod answer;
 mod free_text;

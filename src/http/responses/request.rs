@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn instructions_come_first_and_are_not_kept() {
+    fn instructions_come_first_and_are_not_stored() {
         let request = parsed("instructions", json!("Be kind."));
         assert_eq!(request.ask.messages[0]["role"], "system");
         assert_eq!(request.ask.messages.len(), 2);

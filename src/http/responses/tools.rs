@@ -28,7 +28,7 @@ const UNENFORCED: &str = "the grammar of a custom tool's input is told to the mo
 
 /// Form of a tool's call for its client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Kind {
+pub enum ToolKind {
     #[default]
     Function,
     /// Takes free text instead of JSON.
@@ -42,7 +42,7 @@ pub enum Kind {
 pub struct Tool {
     pub namespace: Option<String>,
     pub name: String,
-    pub kind: Kind,
+    pub kind: ToolKind,
 }
 
 /// Tools by the name that the model calls them by.
@@ -195,12 +195,17 @@ impl List {
             let named = object.require("type")?;
             let kind = named.string()?;
             match kind {
-                "function" => self.add_named(&object, namespace, Kind::Function)?,
-                "custom" => self.add_named(&object, namespace, Kind::Custom)?,
+                "function" => self.add_named(&object, namespace, ToolKind::Function)?,
+                "custom" => self.add_named(&object, namespace, ToolKind::Custom)?,
                 TOOL_SEARCH if is_clients(&object)? => {
                     let path = object.path_of("type");
                     let name = Value::from(TOOL_SEARCH);
-                    self.add(&object, &Field { value: &name, path }, None, Kind::Search)?;
+                    self.add(
+                        &object,
+                        &Field { value: &name, path },
+                        None,
+                        ToolKind::Search,
+                    )?;
                 }
                 "namespace" if namespace.is_none() => {
                     let name = object.require("name")?;
@@ -232,7 +237,7 @@ impl List {
         &mut self,
         object: &Object<'_>,
         namespace: Option<&str>,
-        kind: Kind,
+        kind: ToolKind,
     ) -> Result<(), ApiError> {
         self.add(object, &object.require("name")?, namespace, kind)
     }
@@ -242,7 +247,7 @@ impl List {
         object: &Object<'_>,
         name: &Field<'_>,
         namespace: Option<&str>,
-        kind: Kind,
+        kind: ToolKind,
     ) -> Result<(), ApiError> {
         let flat = flat_name(namespace, name.string()?);
         let whole = Value::from(flat.as_str());
@@ -259,8 +264,8 @@ impl List {
             return Err(name.error("is the name of another tool already"));
         }
         let grammar = match kind {
-            Kind::Custom => grammar(object)?,
-            Kind::Function | Kind::Search => None,
+            ToolKind::Custom => grammar(object)?,
+            ToolKind::Function | ToolKind::Search => None,
         };
         if grammar.is_some() {
             self.names.warnings.push(format!("{UNENFORCED}: {flat}"));
@@ -298,8 +303,8 @@ fn is_clients(search: &Object<'_>) -> Result<bool, ApiError> {
     }
 }
 
-fn parameters(object: &Object<'_>, kind: Kind) -> Result<Option<Value>, ApiError> {
-    if kind == Kind::Custom {
+fn parameters(object: &Object<'_>, kind: ToolKind) -> Result<Option<Value>, ApiError> {
+    if kind == ToolKind::Custom {
         return Ok(Some(json!({
             "type": "object",
             "properties": {CUSTOM_ARGUMENT: {"type": "string"}},
@@ -381,8 +386,8 @@ mod tests {
             flat_name(spawn.namespace.as_deref(), &spawn.name),
             "multi_agent_v1.spawn"
         );
-        assert_eq!(names.tool("patch").kind, Kind::Custom);
-        assert_eq!(names.tool("shell").kind, Kind::Function);
+        assert_eq!(names.tool("patch").kind, ToolKind::Custom);
+        assert_eq!(names.tool("shell").kind, ToolKind::Function);
         assert_eq!(names.tool("unheard").name, "unheard");
     }
 
@@ -415,7 +420,7 @@ mod tests {
         let clients = read("client");
         let Presented { head, loaded, .. } = &clients.tools;
         assert_eq!((head.len(), loaded.len()), (2, 1));
-        assert_eq!(clients.names.tool("tool_search").kind, Kind::Search);
+        assert_eq!(clients.names.tool("tool_search").kind, ToolKind::Search);
         assert_eq!(clients.names.tool("n.g").namespace.as_deref(), Some("n"));
         assert_eq!(read("server").tools.head.len(), 1);
         let odd = json!({"tools": [search("both")]});

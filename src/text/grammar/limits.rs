@@ -15,7 +15,7 @@ pub const COMPILE_TIME: Duration = Duration::from_millis(50);
 /// CPU time allowed for a grammar's first mask, any later mask, or one token; work of twice this
 /// time has been ended.
 pub const WORK_TIME: Duration = Duration::from_millis(20);
-/// Compiled grammars that are kept, of some 100 kB each.
+/// Compiled grammars that are cached, of some 100 kB each.
 pub const CACHED_MAX: usize = 64;
 /// Bytes of the texts of all cached grammars; compiled they take some thirty times that.
 pub const CACHED_BYTES_MAX: usize = 1024 * 1024;

@@ -236,7 +236,7 @@ fn a_grammar_waits_for_the_end_of_the_reasoning() {
     }
 }
 
-/// Takes the tokens of `text`; which of them was barred, by its place in the text.
+/// Takes the tokens of `text`; which of them was barred, by its position in the text.
 fn barred_at(guide: &mut dyn Constraint, text: &str) -> Option<usize> {
     let tokenizer = tokenizer();
     let mut taken = 0;
@@ -499,7 +499,7 @@ fn a_list_keeps_its_first_items_whatever_older_drafts_say_of_the_rest() {
 }
 
 #[test]
-fn what_is_not_enforced_is_reported_with_its_place() {
+fn what_is_not_enforced_is_reported_with_its_path() {
     let schema = json!({"properties": {"a": {"items": {"$ref": "#/$defs/b"}}},
         "$defs": {"b": {"type": "string", "pattern": "x(?=y)"}}});
     let reported = refusal(&grammars(), &json_grammar(schema));

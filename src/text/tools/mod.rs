@@ -392,8 +392,8 @@ impl ToolParser {
     /// Passes on content up to the possible beginning of a call.
     fn text(&mut self, after_call: bool, out: &mut Vec<Delta>) -> bool {
         if after_call {
-            let kept = self.pending.trim_start_matches('\n').len();
-            self.pending.drain(..self.pending.len() - kept);
+            let rest = self.pending.trim_start_matches('\n').len();
+            self.pending.drain(..self.pending.len() - rest);
         }
         let found = self.next_tag();
         let end = found.map_or_else(
@@ -417,7 +417,7 @@ impl ToolParser {
         found.is_some()
     }
 
-    /// The place of the next tag that may open a call, and whether it is [`Syntax::BARE`].
+    /// The position of the next tag that may open a call, and whether it is [`Syntax::BARE`].
     fn next_tag(&self) -> Option<(usize, bool)> {
         let open = self.pending.find(self.tags.open).map(|at| (at, false));
         let bare = self

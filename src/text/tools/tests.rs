@@ -381,9 +381,9 @@ fn what_is_taken_off_a_text_and_what_stays_are_the_text() {
 #[test]
 fn a_text_that_is_taken_whole_is_not_copied() {
     let mut pending = "a token".to_string();
-    let place = pending.as_ptr();
+    let address = pending.as_ptr();
     let front = take_front(&mut pending, "a token".len());
-    assert_eq!((front.as_ptr(), pending.capacity()), (place, 0));
+    assert_eq!((front.as_ptr(), pending.capacity()), (address, 0));
 }
 
 /// A file about tool calls holds their tags, the whole end of a call among them. Gemma's are tokens

@@ -487,7 +487,7 @@ pub struct CallSchema {
 }
 
 /// Looks at each schema of a grammar of calls alone, where the compiler does not take all of them
-/// as they are; the grammar without those that it refuses, and with warnings that have a place.
+/// as they are; the grammar without those that it refuses, and with warnings that have a path.
 ///
 /// # Errors
 /// What the compiler does not enforce of a strict function.

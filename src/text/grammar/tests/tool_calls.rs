@@ -195,7 +195,7 @@ pub fn forced<S: CallGrammar>(
     grammars.compile(DOMAIN, &grammar).map_err(|error| error.0)
 }
 
-/// Parameters whose member `v` has a schema; what it refers to stays at the same place.
+/// Parameters whose member `v` has a schema; what it refers to stays at the same path.
 pub fn with_member(schema: &Value) -> Value {
     let mut schema = schema.clone();
     let definitions = schema.as_object_mut().and_then(|map| map.remove("$defs"));
@@ -337,7 +337,7 @@ fn pairs() -> Vec<Value> {
 fn pairs_of_keywords_are_enforced_in_arguments_as_in_answers() {
     const REPLIES: usize = if cfg!(debug_assertions) { 1 } else { 8 };
     fn run<S: CallGrammar + Written>(grammars: &Grammars) {
-        let (mut held, mut refused) = (0, Vec::new());
+        let (mut enforced, mut refused) = (0, Vec::new());
         // Others write arguments as these do, or leave them to the compiler of answers.
         let all = matches!(S::NAME, "gemma" | "qwen3_coder");
         let pairs = pairs().into_iter().enumerate();
@@ -358,7 +358,7 @@ fn pairs_of_keywords_are_enforced_in_arguments_as_in_answers() {
                 ));
             }
             let Ok(compiled) = strict else { continue };
-            held += 1;
+            enforced += 1;
             let tools = tool(&parameters, true);
             let mut random = Random::new(at as u64);
             for _ in 0..REPLIES {
@@ -373,14 +373,14 @@ fn pairs_of_keywords_are_enforced_in_arguments_as_in_answers() {
             }
         }
         assert!(refused.is_empty(), "{}: {}", S::NAME, refused.join("\n"));
-        assert!(held > 10, "{}: {held}", S::NAME);
+        assert!(enforced > 10, "{}: {enforced}", S::NAME);
     }
     for_each_syntax!(run(&grammars()));
 }
 
 /// Parts of a tool that is not strict that cannot be enforced are reported: the request is served.
 #[test]
-fn what_is_not_enforced_is_reported_with_its_place_or_refused_once() {
+fn what_is_not_enforced_is_reported_with_its_path_or_refused_once() {
     fn run<S: CallGrammar + Written>(grammars: &Grammars) {
         for (schema, reported) in [
             (
@@ -444,13 +444,9 @@ fn what_is_not_enforced_is_reported_with_its_place_or_refused_once() {
                 "{}: {schema}: {refused}",
                 S::NAME
             );
-            let places = refused.matches("properties.v").count();
+            let paths = refused.matches("properties.v").count();
             let free = matches!(S::NAME, "hermes" | "llama3_json" | "mistral");
-            assert!(
-                places == 1 || (free && places == 0),
-                "{}: {refused}",
-                S::NAME
-            );
+            assert!(paths == 1 || (free && paths == 0), "{}: {refused}", S::NAME);
         }
     }
     for_each_syntax!(run(&grammars()));
@@ -620,7 +616,7 @@ fn what_opens_a_call_without_a_mark_may_be_text() {
     }
 }
 
-/// The grammar and the reader know of a member by the same places, and types that differ between
+/// The grammar and the reader know of a member by the same paths, and types that differ between
 /// alternatives are told apart.
 #[test]
 fn a_member_is_written_as_it_is_read_wherever_the_schema_speaks_of_it() {

@@ -154,8 +154,8 @@ impl HarmonyReader {
     }
 
     fn head(&mut self, text: &str, out: &mut Vec<Delta>) {
-        let room = HEADER_BYTES_MAX - self.pending.len();
-        let (head, after) = text.split_at(text.floor_char_boundary(room));
+        let capacity = HEADER_BYTES_MAX - self.pending.len();
+        let (head, after) = text.split_at(text.floor_char_boundary(capacity));
         self.pending.push_str(head);
         if !after.is_empty() {
             self.say_rest(out);
