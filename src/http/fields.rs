@@ -128,6 +128,16 @@ impl<'v> Object<'v> {
         self.get(name).map(|field| field.object()).transpose()
     }
 
+    pub fn optional_string(&self, name: &str) -> Result<Option<&'v str>, ApiError> {
+        self.get(name).map(|field| field.string()).transpose()
+    }
+
+    /// Items of a list of at most `most`; none where the field is absent.
+    pub fn items(&self, name: &str, most: usize) -> Result<Vec<Field<'v>>, ApiError> {
+        self.get(name)
+            .map_or(Ok(Vec::new()), |field| field.list(most))
+    }
+
     pub fn integer(&self, name: &str, range: RangeInclusive<i64>) -> Result<Option<i64>, ApiError> {
         self.get(name).map(|field| field.integer(range)).transpose()
     }

@@ -18,7 +18,6 @@ use text::reply::{Flow, OutputParser, ReplyFormat};
 use text::testing::{END_OF_TURN, Random, chat_model};
 use text::tools::tests::{Written, for_each_syntax, schemas};
 
-use super::generate::Gathered;
 use super::generate::generation::{Finish, Settled};
 use super::generate::stream::Writer;
 use super::messages::partial::{Input, complete_part};
@@ -172,8 +171,8 @@ fn settled(
     pieces
 }
 
-fn gathered(pieces: Vec<Settled>) -> Gathered {
-    let mut whole = Gathered::default();
+fn gathered(pieces: Vec<Settled>) -> Settled {
+    let mut whole = Settled::default();
     pieces.into_iter().for_each(|piece| whole.add(piece));
     whole
 }

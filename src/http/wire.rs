@@ -63,15 +63,6 @@ struct Ended {
     pause: Duration,
 }
 
-impl Ended {
-    fn new() -> Ended {
-        Ended {
-            rings: Box::pin(sleep(PROBE_AFTER)),
-            pause: PROBE_AFTER,
-        }
-    }
-}
-
 impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
     pub fn new(stream: S, peer: Arc<Peer>) -> Wire<S> {
         Wire {
@@ -207,7 +198,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Wire<S> {
         let outcome = Pin::new(&mut this.stream).poll_read(cx, buffer);
         let ended = matches!(outcome, Poll::Ready(Ok(()))) && buffer.filled().len() == before;
         if ended && this.framing.awaits_head() == Some(false) && this.owes_answer() {
-            this.ended = Some(Ended::new());
+            this.ended = Some(Ended {
+                rings: Box::pin(sleep(PROBE_AFTER)),
+                pause: PROBE_AFTER,
+            });
             return this.probe(cx);
         }
         let arrived = &mut buffer.filled_mut()[before..];

@@ -11,7 +11,6 @@ use text::chat::ChatModel;
 use text::reply::Delta;
 
 use crate::call::Usage;
-use crate::generate::Gathered;
 use crate::generate::generation::{Finish, Settled};
 use crate::generate::stream::Writer;
 use crate::random;
@@ -111,7 +110,7 @@ fn choice_json(
     model: &ChatModel,
     identity: &Identity,
     index: usize,
-    reply: Gathered,
+    reply: Settled,
     logprobs_wanted: bool,
 ) -> Value {
     let mut content = String::new();
@@ -150,7 +149,7 @@ fn choice_json(
 pub fn whole_answer(
     model: &ChatModel,
     identity: &Identity,
-    replies: Vec<Gathered>,
+    replies: Vec<Settled>,
     usage: Usage,
     logprobs_wanted: bool,
 ) -> Value {
@@ -510,7 +509,7 @@ mod tests {
 
     #[test]
     fn a_whole_reply_concatenates_its_pieces() {
-        let mut reply = Gathered::default();
+        let mut reply = Settled::default();
         for text in ["a", "b"] {
             reply.add(settled(vec![Delta::Content(text.to_string())], None));
         }

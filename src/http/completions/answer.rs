@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 use crate::call::Usage;
 use crate::chat::answer::{Chunks, Identity};
 use crate::chat::usage::Tally;
-use crate::generate::Gathered;
 use crate::generate::generation::{Finish, Settled};
 use crate::generate::stream::Writer;
 use engine::request::{Scored, TokenLogprobs};
@@ -98,7 +97,7 @@ fn push_text(deltas: &[Delta], text: &mut String) {
     }
 }
 
-fn choice_json(model: &ChatModel, shape: &Shape, index: usize, reply: Gathered) -> Value {
+fn choice_json(model: &ChatModel, shape: &Shape, index: usize, reply: Settled) -> Value {
     let mut text = String::new();
     if shape.echo {
         text = prompt_text(model, shape.prompt(index));
@@ -127,7 +126,7 @@ fn choice_json(model: &ChatModel, shape: &Shape, index: usize, reply: Gathered) 
 pub fn whole_answer(
     model: &ChatModel,
     shape: &Shape,
-    replies: Vec<Gathered>,
+    replies: Vec<Settled>,
     usage: Usage,
 ) -> Value {
     let choices: Vec<Value> = replies

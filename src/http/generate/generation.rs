@@ -12,7 +12,7 @@ use engine::events::EventReceiver;
 use engine::request::{Admitted, Event, FinishReason, Scored, TokenLogprobs};
 use hyper::StatusCode;
 use step::executor::TokenId;
-use text::reply::{Delta, Flow, OutputParser, Section};
+use text::reply::{Delta, Flow, OutputParser, Section, append};
 
 /// Why a reply ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,11 +86,25 @@ pub struct Settled {
 
 impl Settled {
     /// Nothing of reply `index` yet.
-    fn of(index: usize) -> Settled {
+    pub fn of(index: usize) -> Settled {
         Settled {
             index,
             ..Settled::default()
         }
+    }
+
+    /// Adds the next piece of the same reply; deltas of one kind and position are joined.
+    pub fn add(&mut self, next: Settled) {
+        for delta in next.deltas {
+            append(&mut self.deltas, delta);
+        }
+        self.prompt.extend(next.prompt);
+        self.tokens += next.tokens;
+        self.reasoning_tokens += next.reasoning_tokens;
+        self.ids.extend(next.ids);
+        self.logprobs.extend(next.logprobs);
+        self.reasoning_logprobs.extend(next.reasoning_logprobs);
+        self.finish = self.finish.or(next.finish);
     }
 }
 
@@ -132,7 +146,7 @@ impl Choice {
         events: EventReceiver,
         admitted: Admitted,
         reply: OutputParser,
-        fills_context: bool,
+        (fills_context, scored): (bool, ScoredPart),
     ) -> Choice {
         Choice {
             events: Some(events),
@@ -143,16 +157,10 @@ impl Choice {
             reasoning_tokens: 0,
             reports_ids: false,
             finish: None,
-            scored: ScoredPart::All,
+            scored,
             unsettled: Vec::new(),
             unsettled_reasoning: Vec::new(),
         }
-    }
-
-    /// The choice with log-probabilities of that part.
-    pub fn scoring(mut self, scored: ScoredPart) -> Choice {
-        self.scored = scored;
-        self
     }
 
     /// Whether each token's deltas are passed on separately.

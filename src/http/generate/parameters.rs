@@ -21,8 +21,7 @@ const NO_LIMIT: i64 = -1;
 /// # Errors
 /// When it is no text.
 pub fn check_model(object: &Object<'_>) -> Result<(), ApiError> {
-    let name = object.get("model").map(|model| model.string());
-    name.transpose().map(drop)
+    object.optional_string("model").map(drop)
 }
 
 /// Names by which clients keep their prompts apart from those of others: any value, as JSON.
@@ -220,10 +219,7 @@ pub fn stops(object: &Object<'_>) -> Result<Vec<String>, ApiError> {
 /// # Errors
 /// Names what is no token id.
 pub fn stop_tokens(object: &Object<'_>, vocab: usize) -> Result<Vec<TokenId>, ApiError> {
-    let Some(field) = object.get("stop_token_ids") else {
-        return Ok(Vec::new());
-    };
-    let ids = field.list(STOP_TOKENS_MAX)?;
+    let ids = object.items("stop_token_ids", STOP_TOKENS_MAX)?;
     ids.iter().map(|id| token(id, vocab)).collect()
 }
 

@@ -145,30 +145,27 @@ pub fn combined(
 ) -> Result<Option<Rule>, ApiError> {
     // A model that calls no tools is found out later, and reported in other words.
     let format = facts.tool_format.unwrap_or(ToolFormat::Qwen3Coder);
-    let call_grammar =
-        |field, tools: &[Value], calls, answer| call_grammar((field, format), tools, calls, answer);
+    let whole = |field, tools: &[Value], calls, answer| {
+        let grammar = call_grammar((field, format), tools, calls, answer)?;
+        Ok(Some(Rule::whole(field, grammar)))
+    };
     let tools = &policy.callable();
     let several = if parallel { Calls::Several } else { Calls::One };
     match (policy.choice, answer) {
-        (ToolChoice::Required, _) => {
-            let grammar = call_grammar("tool_choice", tools, several, None)?;
-            Ok(Some(Rule::whole("tool_choice", grammar)))
-        }
+        (ToolChoice::Required, _) => whole("tool_choice", tools, several, None),
         (ToolChoice::Named(at), _) => {
             let chosen = std::slice::from_ref(&policy.tools[at]);
-            let grammar = call_grammar("tool_choice", chosen, Calls::One, None)?;
-            Ok(Some(Rule::whole("tool_choice", grammar)))
+            whole("tool_choice", chosen, Calls::One, None)
         }
         (ToolChoice::Auto, Some((field, answer))) if !tools.is_empty() => {
-            let grammar = call_grammar(field, tools, several, Some(&answer))?;
-            Ok(Some(Rule::whole(field, grammar)))
+            whole(field, tools, several, Some(&answer))
         }
         (ToolChoice::Auto | ToolChoice::Never, Some((field, answer))) => {
             Ok(Some(Rule::whole(field, answer)))
         }
         (ToolChoice::Never, None) => Ok(Some(Rule::NoCalls)),
         (ToolChoice::Auto, None) if policy.allowed.is_some() || tools.iter().any(is_strict) => {
-            let grammar = call_grammar("tools", tools, Calls::AfterTag, None)?;
+            let grammar = call_grammar(("tools", format), tools, Calls::AfterTag, None)?;
             Ok(Some(Rule::calls_in_text("tools", grammar)))
         }
         (ToolChoice::Auto, None) if tools.is_empty() => Ok(None),

@@ -8,7 +8,7 @@ use crate::error::ApiError;
 use crate::fields::{Field, Object};
 use crate::generate::conversation_tools::ConversationTools;
 use crate::generate::tools::{arguments_object, left_out};
-use crate::generate::transcript::{Read, Transcript};
+use crate::generate::transcript::{self, Read, Transcript};
 use crate::limits::{CONTENT_PARTS_MAX, MESSAGES_MAX};
 use crate::seal::Seal;
 
@@ -47,10 +47,8 @@ pub fn conversation(
             out.push(json!({"role": "system", "content": text}));
         }
     }
-    if let Some(messages) = object.get("messages") {
-        for field in messages.list(MESSAGES_MAX)? {
-            message(&field, (known, seal), &mut out)?;
-        }
+    for field in object.items("messages", MESSAGES_MAX)? {
+        message(&field, (known, seal), &mut out)?;
     }
     Ok(out.end())
 }
@@ -182,8 +180,7 @@ fn tool_result(
     known: &mut ConversationTools,
     out: &mut Transcript,
 ) -> Result<(), ApiError> {
-    let id = object.require("tool_use_id")?;
-    let mut text = match object.get("content") {
+    let text = match object.get("content") {
         Some(content) => match blocks(&content)? {
             Some(blocks) => {
                 let texts = blocks.iter().map(|block| result_block(block, known));
@@ -194,11 +191,14 @@ fn tool_result(
         },
         None => String::new(),
     };
-    if object.boolean("is_error", false)? {
-        text.insert_str(0, ERROR_MARK);
-    }
-    let message = json!({"role": "tool", "tool_call_id": id.string()?, "content": text});
-    out.push_result(Some(&id), message)
+    push_output(object, text, out)
+}
+
+/// Adds the output of a tool or, marked as such, its error.
+fn push_output(object: &Object<'_>, text: String, out: &mut Transcript) -> Result<(), ApiError> {
+    let failed = object.boolean("is_error", false)?;
+    let mark = if failed { ERROR_MARK } else { "" };
+    out.push_output(&object.require("tool_use_id")?, &format!("{mark}{text}"))
 }
 
 /// Text of a block of a tool's result; a placeholder for a block that is no text.
@@ -254,25 +254,15 @@ impl<'v> Turn<'v> {
         match kind {
             "tool_use" | "server_tool_use" | "mcp_tool_use" => self.calls.push(tool_use(&object)?),
             // Summary of a conversation.
-            "compaction" => {
-                let summary = object.get("content").map(|text| text.string());
-                self.texts.extend(summary.transpose()?);
-            }
+            "compaction" => self.texts.extend(object.optional_string("content")?),
             _ => self.texts.push(text_block(block)?),
         }
         Ok(())
     }
 
     fn message(self) -> Value {
-        let text = self.texts.join(BLOCK_GAP);
-        let mut message = json!({"role": "assistant", "content": text});
-        if !self.thoughts.is_empty() {
-            message["reasoning_content"] = Value::from(self.thoughts.join(BLOCK_GAP));
-        }
-        if !self.calls.is_empty() {
-            message["tool_calls"] = Value::Array(self.calls);
-        }
-        message
+        let reasoning = (!self.thoughts.is_empty()).then(|| self.thoughts.join(BLOCK_GAP));
+        transcript::assistant(&self.texts.join(BLOCK_GAP), reasoning, self.calls)
     }
 }
 
@@ -315,8 +305,7 @@ fn assistant(content: &Field<'_>, seal: &Seal, out: &mut Transcript) -> Result<(
 /// it.
 fn thought<'v>(block: &Object<'v>, seal: &Seal) -> Result<Option<Cow<'v, str>>, ApiError> {
     let text = block.require("thinking")?.string()?;
-    let signature = block.get("signature").map(|signature| signature.string());
-    match signature.transpose()? {
+    match block.optional_string("signature")? {
         Some(signature) if text.is_empty() && ![UNSEALED, ""].contains(&signature) => {
             Ok(seal.open(signature).map(Cow::from))
         }
@@ -326,21 +315,16 @@ fn thought<'v>(block: &Object<'v>, seal: &Seal) -> Result<Option<Cow<'v, str>>, 
 
 /// Output of another server's tool.
 fn served_result(object: &Object<'_>, out: &mut Transcript) -> Result<(), ApiError> {
-    let id = object.require("tool_use_id")?;
     let shown = |value: &Value| match (value.as_str(), value["text"].as_str()) {
         (Some(text), _) | (None, Some(text)) => text.to_string(),
         (None, None) => readable(value).to_string(),
     };
-    let mut text = match object.get("content").map(|content| content.value) {
+    let text = match object.get("content").map(|content| content.value) {
         Some(Value::Array(parts)) => parts.iter().map(shown).collect::<Vec<_>>().join(BLOCK_GAP),
         Some(content) => shown(content),
         None => String::new(),
     };
-    if object.boolean("is_error", false)? {
-        text.insert_str(0, ERROR_MARK);
-    }
-    let message = json!({"role": "tool", "tool_call_id": id.string()?, "content": text});
-    out.push_result(Some(&id), message)
+    push_output(object, text, out)
 }
 
 /// A value without what a model cannot read.

@@ -62,11 +62,8 @@ pub fn calls(object: &Object<'_>, known: ConversationTools) -> Result<Calls, Api
 
 /// Words on the tools that another server would run.
 fn left_out(object: &Object<'_>) -> Result<Vec<String>, ApiError> {
-    let Some(field) = object.get("tools") else {
-        return Ok(Vec::new());
-    };
     let mut found = Vec::new();
-    for item in field.list(TOOLS_MAX)? {
+    for item in object.items("tools", TOOLS_MAX)? {
         let kind = item.value["type"].as_str().unwrap_or_default();
         let warning = not_run_here(kind);
         if is_servers(kind) && !found.contains(&warning) {
@@ -115,16 +112,14 @@ fn named(
 
 /// Reads `tools`: those that the client runs, in the form of the chat completions API.
 pub fn tools(object: &Object<'_>) -> Result<ConversationTools, ApiError> {
-    let Some(field) = object.get("tools") else {
-        return Ok(ConversationTools::default());
-    };
     let mut names = HashSet::new();
     let mut tools = Vec::new();
     let mut searched_elsewhere = false;
-    for item in field.list(TOOLS_MAX)? {
+    for item in object.items("tools", TOOLS_MAX)? {
         let object = item.object()?;
         let Some((name, tool)) = defined(&object)? else {
-            searched_elsewhere |= is_server_search(&object);
+            let kind = item.value["type"].as_str();
+            searched_elsewhere |= kind.is_some_and(|kind| kind.starts_with(SERVER_SEARCH));
             continue;
         };
         if !names.insert(name.string()?) {
@@ -140,12 +135,6 @@ pub fn tools(object: &Object<'_>) -> Result<ConversationTools, ApiError> {
         .partition(|(_, deferred)| found && *deferred);
     let plain = |tools: Vec<(Value, bool)>| tools.into_iter().map(|(tool, _)| tool).collect();
     Ok(ConversationTools::new(plain(head), plain(waiting)))
-}
-
-fn is_server_search(object: &Object<'_>) -> bool {
-    let kind = object.get("type");
-    let kind = kind.as_ref().and_then(|kind| kind.value.as_str());
-    kind.is_some_and(|kind| kind.starts_with(SERVER_SEARCH))
 }
 
 /// A tool that is defined in the conversation, and its name; None if another server runs it.
@@ -175,9 +164,8 @@ fn described(object: &Object<'_>) -> Result<Map<String, Value>, ApiError> {
     let schema = object.require("input_schema")?;
     check_parameters(&schema)?;
     let mut function = Map::new();
-    if let Some(description) = object.get("description") {
-        description.string()?;
-        function.insert("description".to_string(), description.value.clone());
+    if let Some(description) = object.optional_string("description")? {
+        function.insert("description".to_string(), Value::from(description));
     }
     function.insert("parameters".to_string(), schema.value.clone());
     if object.boolean("strict", false)? {

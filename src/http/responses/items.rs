@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::error::ApiError;
 use crate::fields::{Field, Object};
 use crate::generate::tools::{CUSTOM_ARGUMENT, arguments_in, left_out};
-use crate::generate::transcript::{Read, Transcript};
+use crate::generate::transcript::{Read, Transcript, assistant};
 use crate::json;
 use crate::limits::{BODY_BYTES_MAX, CONTENT_PARTS_MAX, MESSAGES_MAX, TOOL_CALLS_MAX};
 use crate::seal::Seal;
@@ -126,7 +126,9 @@ impl Turns<'_> {
             | "apply_patch_call_output"
             | "computer_call_output" => self.output(&object),
             // Without an id it is a search that another server ran.
-            "tool_search_call" if object.get("call_id").is_some() => self.search(&object),
+            "tool_search_call" if object.get("call_id").is_some() => {
+                self.client_call(&object, TOOL_SEARCH, "arguments")
+            }
             "tool_search_output" if object.get("call_id").is_some() => self.found(&object),
             ADDITIONAL_TOOLS => Ok(()),
             name if HOSTED_ITEMS.contains(&name) || CLIENT_ITEMS.contains(&name) => {
@@ -182,9 +184,7 @@ impl Turns<'_> {
             "user" => "user",
             "system" | "developer" => "system",
             "assistant" => {
-                if self.open.as_ref().is_some_and(|turn| turn.text.is_some()) || self.has_calls() {
-                    self.end();
-                }
+                self.end_answered();
                 self.open.get_or_insert_default().text = Some(text);
                 return Ok(());
             }
@@ -195,16 +195,16 @@ impl Turns<'_> {
         Ok(())
     }
 
-    fn has_calls(&self) -> bool {
-        let open = self.open.as_ref();
-        open.is_some_and(|turn| !turn.calls.is_empty())
+    /// Ends the open turn if it has more than reasoning.
+    fn end_answered(&mut self) {
+        let answered = |turn: &Turn| turn.text.is_some() || !turn.calls.is_empty();
+        if self.open.as_ref().is_some_and(answered) {
+            self.end();
+        }
     }
 
     fn reasoning(&mut self, object: &Object<'_>) -> Result<(), ApiError> {
-        let ended = |turn: &Turn| turn.text.is_some() || !turn.calls.is_empty();
-        if self.open.as_ref().is_some_and(ended) {
-            self.end();
-        }
+        self.end_answered();
         let known = self.reasoning_text(object)?;
         self.open.get_or_insert_default().reasoning.extend(known);
         Ok(())
@@ -234,8 +234,7 @@ impl Turns<'_> {
     fn call(&mut self, object: &Object<'_>, arguments: Value) -> Result<(), ApiError> {
         let id = object.require("call_id")?.string()?;
         let name = object.require("name")?;
-        let namespace = object.get("namespace");
-        let namespace = namespace.map(|namespace| namespace.string()).transpose()?;
+        let namespace = object.optional_string("namespace")?;
         self.add_call(id, &name, &flat_name(namespace, name.string()?), arguments)
     }
 
@@ -250,12 +249,6 @@ impl Turns<'_> {
         let id = call_id(object)?;
         let arguments = arguments_in(object, arguments)?;
         self.add_call(id.string()?, &id, name, Value::Object(arguments))
-    }
-
-    fn search(&mut self, object: &Object<'_>) -> Result<(), ApiError> {
-        let id = object.require("call_id")?;
-        let arguments = arguments_in(object, "arguments")?;
-        self.add_call(id.string()?, &id, TOOL_SEARCH, Value::Object(arguments))
     }
 
     /// Adds a call to the open turn; `at` is the field at fault where there are too many.
@@ -284,8 +277,7 @@ impl Turns<'_> {
             None => String::new(),
         };
         self.end();
-        let result = json!({"role": "tool", "tool_call_id": id.string()?, "content": text});
-        self.messages.push_result(Some(&id), result)
+        self.messages.push_output(&id, &text)
     }
 
     /// Adds the result of a search, with the tools found, which may be called from here on, also in
@@ -306,14 +298,8 @@ impl Turns<'_> {
             return;
         };
         let text = turn.text.unwrap_or_default();
-        let mut message = json!({"role": "assistant", "content": text});
-        if !turn.reasoning.is_empty() {
-            message["reasoning_content"] = Value::from(turn.reasoning.join(PART_GAP));
-        }
-        if !turn.calls.is_empty() {
-            message["tool_calls"] = Value::Array(turn.calls);
-        }
-        self.messages.push(message);
+        let reasoning = (!turn.reasoning.is_empty()).then(|| turn.reasoning.join(PART_GAP));
+        self.messages.push(assistant(&text, reasoning, turn.calls));
     }
 }
 

@@ -207,10 +207,7 @@ struct Included {
 /// `include` asks for more of some items; most are items that no reply of this server has.
 fn included(object: &Object<'_>) -> Result<Included, ApiError> {
     let mut found = Included::default();
-    let Some(include) = object.get("include") else {
-        return Ok(found);
-    };
-    for item in include.list(TOOLS_MAX)? {
+    for item in object.items("include", TOOLS_MAX)? {
         match item.string()? {
             ENCRYPTED_REASONING => found.encrypted_reasoning = true,
             TEXT_LOGPROBS => found.logprobs = true,

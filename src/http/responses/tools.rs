@@ -177,8 +177,7 @@ fn named(tool: &Object<'_>, tools: &[Value]) -> Result<usize, ApiError> {
         return Err(kind.error("must be function or custom"));
     }
     let name = tool.require("name")?;
-    let namespace = tool.get("namespace");
-    let namespace = namespace.map(|namespace| namespace.string()).transpose()?;
+    let namespace = tool.optional_string("namespace")?;
     index_of(&name, &flat_name(namespace, name.string()?), tools)
 }
 
@@ -321,8 +320,7 @@ fn parameters(object: &Object<'_>, kind: ToolKind) -> Result<Option<Value>, ApiE
 /// Description of a tool for the model. The grammar of a custom tool's input is part of it: the
 /// model reads it, nothing holds it to it, and the tool checks what it gets.
 fn description(object: &Object<'_>, grammar: Option<String>) -> Result<Option<String>, ApiError> {
-    let described = object.get("description");
-    let described = described.map(|text| text.string()).transpose()?;
+    let described = object.optional_string("description")?;
     let described = described.map(str::to_string).into_iter();
     let texts: Vec<String> = described.chain(grammar).collect();
     Ok((!texts.is_empty()).then(|| texts.join("\n\n")))
