@@ -10,7 +10,7 @@ use step::ToolFormat;
 
 use super::partial_tag;
 use super::reply::Delta;
-use super::tools::{Tags, ToolParser, ToolSchemas, newlines_at_end};
+use super::tools::{self, Tags, ToolParser, ToolSchemas, newlines_at_end};
 
 /// Blank text that may precede an opening tag.
 const LEADING_BLANK_BYTES_MAX: usize = 64;
@@ -162,8 +162,7 @@ impl ReasoningSplitter {
 
     /// Drops newlines at the head of `pending`; returns whether text follows them.
     fn drop_newlines(&mut self) -> bool {
-        let rest = self.pending.trim_start_matches('\n').len();
-        self.pending.drain(..self.pending.len() - rest);
+        tools::drop_newlines(&mut self.pending);
         !self.pending.is_empty()
     }
 

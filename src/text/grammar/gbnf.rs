@@ -88,11 +88,7 @@ impl Reader<'_> {
     fn skip(&mut self, lines: bool) {
         while let Some(&char) = self.chars.peek() {
             match char {
-                '#' => {
-                    while self.chars.peek().is_some_and(|char| *char != '\n') {
-                        self.next();
-                    }
-                }
+                '#' => drop(self.while_fits(|char| char != '\n')),
                 '\n' | '\r' if !lines => return,
                 char if char.is_ascii_whitespace() => drop(self.next()),
                 _ => return,
@@ -100,15 +96,17 @@ impl Reader<'_> {
         }
     }
 
-    fn name(&mut self) -> String {
-        let mut name = String::new();
-        while let Some(&char) = self.chars.peek()
-            && (char.is_ascii_alphanumeric() || char == '-' || char == '_')
-        {
-            name.push(char);
-            self.next();
+    /// The next characters as long as they fit.
+    fn while_fits(&mut self, fits: impl Fn(char) -> bool) -> String {
+        let mut text = String::new();
+        while self.chars.peek().is_some_and(|char| fits(*char)) {
+            text.extend(self.next());
         }
-        name
+        text
+    }
+
+    fn name(&mut self) -> String {
+        self.while_fits(|char| char.is_ascii_alphanumeric() || char == '-' || char == '_')
     }
 
     /// The next rule; None at the end.
@@ -216,14 +214,7 @@ impl Reader<'_> {
     }
 
     fn number(&mut self) -> Option<usize> {
-        let mut digits = String::new();
-        while let Some(&char) = self.chars.peek()
-            && char.is_ascii_digit()
-        {
-            digits.push(char);
-            self.next();
-        }
-        digits.parse().ok()
+        self.while_fits(|char| char.is_ascii_digit()).parse().ok()
     }
 
     fn literal(&mut self) -> Result<String, String> {

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{Miss, Sink, head, is_json, take_front};
+use super::{Miss, Sink, head, is_json, is_name, take_front};
 
 /// Follows one object or list of JSON, to know where it ends.
 #[derive(Clone, Debug, Default)]
@@ -180,12 +180,19 @@ pub fn parts(text: &str, parts: &[&str]) -> Result<usize, Miss> {
     Ok(at)
 }
 
-/// Arguments that were read whole: an object, or the text of one; nothing is none.
-pub fn arguments_of(value: Value) -> Option<Map<String, Value>> {
-    match value {
-        Value::Null => Some(Map::new()),
-        Value::Object(arguments) => Some(arguments),
-        Value::String(text) => serde_json::from_str(&text).ok(),
-        _ => None,
-    }
+/// The name and the arguments of an object that is a call: `take` takes out the arguments, an
+/// object or the text of one; nothing is none.
+pub fn call_in(
+    text: &str,
+    take: impl FnOnce(&mut Map<String, Value>) -> Option<Value>,
+) -> Option<(String, Map<String, Value>)> {
+    let mut call: Map<String, Value> = serde_json::from_str(text).ok()?;
+    let name = call.get("name")?.as_str()?.to_string();
+    let arguments = match take(&mut call)? {
+        Value::Null => Map::new(),
+        Value::Object(arguments) => arguments,
+        Value::String(text) => serde_json::from_str(&text).ok()?,
+        _ => return None,
+    };
+    is_name(&name).then_some((name, arguments))
 }

@@ -343,15 +343,11 @@ impl<'v> Function<'v> {
     }
 
     fn write<S: CallGrammar>(&self, lark: &mut Lark) -> Result<String, String> {
-        let written = match self.free {
-            true => S::function(lark, self),
-            false => {
-                if let Some(problem) = limits::inexact_number(self.root.value()) {
-                    self.tolerate(lark, problem)?;
-                }
-                S::function(lark, self)
-            }
-        }?;
+        let problem = limits::inexact_number(self.root.value());
+        if let Some(problem) = problem.filter(|_| !self.free) {
+            self.tolerate(lark, problem)?;
+        }
+        let written = S::function(lark, self)?;
         lark.check_size(written.len())?;
         Ok(written)
     }

@@ -2,7 +2,7 @@ use super::*;
 use crate::reply::Delta;
 use crate::tools::ToolParser;
 use crate::tools::tests::{calls, content, schemas, streamed};
-use serde_json::json;
+use serde_json::{Value, json};
 
 const CALL: &str = r#"{"name": "edit", "parameters": {"path": "a"}}"#;
 
