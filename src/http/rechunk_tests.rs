@@ -145,14 +145,14 @@ fn settled(
     let at_length = tokens.len().is_multiple_of(4);
     let mut reply = OutputParser::new(model, format);
     let mut pieces = vec![Settled::default()];
-    let mut flow = Flow::Continue;
+    let mut flow = Flow::Continue(());
     for (at, &id) in tokens.iter().enumerate() {
         let piece = pieces.last_mut().unwrap();
         if scored {
             piece.logprobs.push((id, logprobs(at, id)));
         }
         flow = reply.push(model, id, &mut piece.deltas);
-        if flow == Flow::Complete {
+        if flow.is_break() {
             break;
         }
         if cut() {
@@ -160,11 +160,11 @@ fn settled(
         }
     }
     let last = pieces.last_mut().unwrap();
-    if flow == Flow::Continue {
+    if flow == Flow::Continue(()) {
         flow = reply.finish(at_length, &mut last.deltas);
     }
     let reason = match flow {
-        Flow::Continue if at_length => FinishReason::Length,
+        Flow::Continue(()) if at_length => FinishReason::Length,
         _ => FinishReason::Stop,
     };
     last.finish = Some(Finish::of(reason, false, &reply));
@@ -261,7 +261,7 @@ fn whole_choice(choice: &Value) -> Value {
 fn check_chat(model: &ChatModel, scored: bool, whole: &[Settled], pieces: &[Settled]) {
     use chat::answer::{ChunkWriter, Identity, whole_answer};
     use chat::usage::{Tally, UsageReport};
-    let identity = Identity::new("chatcmpl", "m");
+    let identity = Identity::new("chatcmpl", "m", Vec::new());
     let reply = gathered(copied(whole));
     let answer = whole_answer(model, &identity, vec![reply], USAGE, scored);
     let expected = whole_choice(&answer["choices"][0]);

@@ -1,5 +1,6 @@
 //! Parser of one output: tokens in, deltas of reasoning, content and tool calls out.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use step::executor::TokenId;
@@ -85,13 +86,9 @@ pub enum Section {
     Call,
 }
 
-/// Whether the reply goes on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flow {
-    Continue,
-    /// A stop string or the only wanted tool call is complete; no more tokens are needed.
-    Complete,
-}
+/// Whether the reply goes on. It breaks once a stop string or the only wanted tool call is
+/// complete: no more tokens are needed.
+pub type Flow = ControlFlow<()>;
 
 /// The text side of one reply: bytes, reasoning, tool calls, stop strings, in this order.
 #[derive(Debug)]
@@ -168,7 +165,7 @@ impl OutputParser {
             return self.push_mark(mark, out);
         }
         if !self.is_text(model, id) {
-            return Flow::Continue;
+            return Flow::Continue(());
         }
         let mut text = String::new();
         self.detokenizer
@@ -177,18 +174,14 @@ impl OutputParser {
     }
 
     /// Flushes pending text to `out`. `cut`: the output ended at its length, not by itself.
-    /// Not to be called after `Flow::Complete`.
+    /// Not to be called after a break.
     pub fn finish(&mut self, cut: bool, out: &mut Vec<Delta>) -> Flow {
         let mut text = String::new();
         self.detokenizer.finish(&mut text);
-        if self.push_text(&text, out) == Flow::Complete {
-            return Flow::Complete;
-        }
+        self.push_text(&text, out)?;
         let mut split = Split::default();
         self.reasoning.finish(cut, &mut split);
-        if self.push_split(split, out) == Flow::Complete {
-            return Flow::Complete;
-        }
+        self.push_split(split, out)?;
         let mut deltas = Vec::new();
         if let Some(tools) = &mut self.tools {
             tools.finish(cut, &mut deltas);
@@ -196,11 +189,9 @@ impl OutputParser {
         if let Some(harmony) = &mut self.harmony {
             harmony.finish(cut, &mut deltas);
         }
-        if self.push_deltas(deltas, out) == Flow::Complete {
-            return Flow::Complete;
-        }
+        self.push_deltas(deltas, out)?;
         self.stops.finish(out);
-        Flow::Continue
+        Flow::Continue(())
     }
 
     /// Index in `ReplyFormat::stops` of the text that ended the reply.
@@ -276,12 +267,10 @@ impl OutputParser {
         if let Some(harmony) = &mut self.harmony {
             push(harmony, &mut deltas);
         }
-        if self.push_deltas(deltas, out) == Flow::Complete {
-            return Flow::Complete;
-        }
+        self.push_deltas(deltas, out)?;
         match &self.harmony {
-            Some(harmony) if harmony.has_enough() => Flow::Complete,
-            _ => Flow::Continue,
+            Some(harmony) if harmony.has_enough() => Flow::Break(()),
+            _ => Flow::Continue(()),
         }
     }
 
@@ -301,12 +290,10 @@ impl OutputParser {
             Some(tools) => tools.push(&split.content, &mut deltas),
             None => append(&mut deltas, Delta::Content(split.content)),
         }
-        if self.push_deltas(deltas, out) == Flow::Complete {
-            return Flow::Complete;
-        }
+        self.push_deltas(deltas, out)?;
         match &self.tools {
-            Some(tools) if tools.has_enough() => Flow::Complete,
-            _ => Flow::Continue,
+            Some(tools) if tools.has_enough() => Flow::Break(()),
+            _ => Flow::Continue(()),
         }
     }
 
@@ -315,10 +302,10 @@ impl OutputParser {
         for delta in deltas {
             self.stopped_by = self.stops.push(delta, out);
             if self.stopped_by.is_some() {
-                return Flow::Complete;
+                return Flow::Break(());
             }
         }
-        Flow::Continue
+        Flow::Continue(())
     }
 }
 
@@ -354,11 +341,11 @@ mod tests {
         let mut reply = OutputParser::new(model, format);
         let mut out = Vec::new();
         for (at, &id) in tokens.iter().enumerate() {
-            if reply.push(model, id, &mut out) == Flow::Complete {
+            if reply.push(model, id, &mut out) == Flow::Break(()) {
                 return (out, at + 1);
             }
         }
-        reply.finish(false, &mut out);
+        let _ = reply.finish(false, &mut out);
         (out, tokens.len())
     }
 
@@ -473,8 +460,8 @@ mod tests {
         let mut reply = OutputParser::new(&chat_model(), format(&["1"]));
         let mut out = Vec::new();
         let mut tokens = ids(REPLY).into_iter();
-        let stopped = tokens.any(|id| reply.push(&chat_model(), id, &mut out) == Flow::Complete);
-        let stopped = stopped || reply.finish(false, &mut out) == Flow::Complete;
+        let stopped = tokens.any(|id| reply.push(&chat_model(), id, &mut out) == Flow::Break(()));
+        let stopped = stopped || reply.finish(false, &mut out) == Flow::Break(());
         assert!(stopped && reply.has_half_a_call() && reply.calls() == 0);
         let json = "{\"a\":\"".to_string();
         assert_eq!(out.last(), Some(&Delta::Arguments { index: 0, json }));
@@ -544,10 +531,10 @@ mod tests {
             for piece in rechunk(text.as_bytes(), &mut random) {
                 let mut decoded = String::new();
                 detokenizer.push(piece, &mut decoded);
-                complete = complete || reply.push_text(&decoded, &mut out) == Flow::Complete;
+                complete = complete || reply.push_text(&decoded, &mut out) == Flow::Break(());
             }
             if !complete {
-                reply.finish(false, &mut out);
+                let _ = reply.finish(false, &mut out);
             }
             if !text.contains("STOP") {
                 assert_eq!(out, whole, "{text:?}");

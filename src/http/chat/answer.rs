@@ -27,36 +27,23 @@ pub struct Identity {
     /// Seconds since 1970.
     pub created: u64,
     pub model: String,
-    /// Finish reason of a reply that ends with calls.
-    calls: Finish,
+    /// The request names the function to call: the reply that calls it finishes with "stop", as it
+    /// does in OpenAI's API and in vLLM. Other calls finish with "tool_calls".
+    pub call_named: bool,
     /// Parts of the request that are not enforced.
     warnings: Vec<String>,
 }
 
 impl Identity {
     /// `prefix` of the id states what kind of answer it is.
-    pub fn new(prefix: &str, model: &str) -> Identity {
+    pub fn new(prefix: &str, model: &str, warnings: Vec<String>) -> Identity {
         Identity {
             id: format!("{prefix}-{}", random::hex()),
             created: seconds(),
             model: model.to_string(),
-            calls: Finish::ToolCalls,
-            warnings: Vec::new(),
+            call_named: false,
+            warnings,
         }
-    }
-
-    /// The identity of an answer whose request names the function to call: the reply that calls it
-    /// finishes with "stop", as it does in OpenAI's API and in vLLM. Other calls finish with
-    /// "tool_calls".
-    pub fn with_named_call(mut self) -> Identity {
-        self.calls = Finish::Stop;
-        self
-    }
-
-    /// The identity with the parts of the request that are not enforced.
-    pub fn with_warnings(mut self, warnings: &[String]) -> Identity {
-        self.warnings = warnings.to_vec();
-        self
     }
 
     /// An answer of the kind `object` that does not stream.
@@ -77,7 +64,7 @@ impl Identity {
 
     fn finish_name(&self, finish: Finish) -> &'static str {
         match finish {
-            Finish::ToolCalls => self.calls.name(),
+            Finish::ToolCalls if self.call_named => Finish::Stop.name(),
             other => other.name(),
         }
     }
@@ -109,7 +96,6 @@ pub fn logprob_json(model: &ChatModel, id: TokenId, logprobs: &TokenLogprobs) ->
 fn choice_json(
     model: &ChatModel,
     identity: &Identity,
-    index: usize,
     reply: Settled,
     logprobs_wanted: bool,
 ) -> Value {
@@ -142,7 +128,7 @@ fn choice_json(
         all.json()
     });
     let finish = reply.finish.map(|finish| identity.finish_name(finish));
-    json!({"index": index, "message": message, "logprobs": logprobs, "finish_reason": finish})
+    json!({"index": reply.index, "message": message, "logprobs": logprobs, "finish_reason": finish})
 }
 
 /// The answer to a request that does not stream.
@@ -153,10 +139,8 @@ pub fn whole_answer(
     usage: Usage,
     logprobs_wanted: bool,
 ) -> Value {
-    let replies = replies.into_iter().enumerate();
-    let choices: Vec<Value> = replies
-        .map(|(index, reply)| choice_json(model, identity, index, reply, logprobs_wanted))
-        .collect();
+    let choice = |reply| choice_json(model, identity, reply, logprobs_wanted);
+    let choices = replies.into_iter().map(choice).collect();
     identity.whole("chat.completion", choices, usage)
 }
 
@@ -363,7 +347,7 @@ mod tests {
             id: "chatcmpl-1".to_string(),
             created: 7,
             model: "m\"".to_string(),
-            calls: Finish::ToolCalls,
+            call_named: false,
             warnings: Vec::new(),
         }
     }

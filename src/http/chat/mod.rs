@@ -35,7 +35,8 @@ pub async fn answer(
     let (request, prompt) = parse(body, read).await?;
     let prompt_ids = request.ask.prompt_logprobs.map(|_| prompt.tokens.clone());
     let generation = generate::submit(&service, call, &request.ask, &[prompt])?;
-    let identity = identity(&state.model_id, &request);
+    let mut identity = Identity::new("chatcmpl", &state.model_id, request.ask.warnings());
+    identity.call_named = request.call_named;
     let logprobs = request.ask.logprobs.is_some();
     if request.stream {
         let replies = generation.count();
@@ -52,12 +53,4 @@ pub async fn answer(
         whole["prompt_logprobs"] = prompt_logprobs(&service.chat, &ids, &scores, count);
     }
     Ok(Answer::Whole(whole))
-}
-
-fn identity(model_id: &str, request: &ChatRequest) -> Identity {
-    let identity = Identity::new("chatcmpl", model_id).with_warnings(&request.ask.warnings());
-    match request.call_named {
-        true => identity.with_named_call(),
-        false => identity,
-    }
 }

@@ -12,9 +12,10 @@ use crate::generate::generation::ScoredPart;
 use crate::generate::parameters::{
     Length, check_model, choices, prompt_logprobs, stop_tokens, stops,
 };
+use crate::generate::response_format;
 use crate::generate::start::Start;
 use crate::generate::template_variables;
-use crate::generate::tool_policy::ToolChoice;
+use crate::generate::tool_policy::{self, ToolChoice};
 use crate::thinking;
 use engine::request::MAX_TOP_LOGPROBS;
 use step::Facts;
@@ -45,7 +46,9 @@ impl ChatRequest {
         let messages = messages::messages(&object.require("messages")?)?;
         let policy = constraint::policy(&object)?;
         let parallel_tool_calls = object.boolean("parallel_tool_calls", true)?;
-        let rule = constraint::rule(&object, &policy, parallel_tool_calls, facts)?;
+        // If calls are required `response_format` does not apply; else it is that of an answer.
+        let format = response_format::asked(&object)?;
+        let rule = tool_policy::combined(&policy, format, parallel_tool_calls, facts)?;
         let stream = object.boolean("stream", false)?;
         let start = Start::read(&object)?;
         // A reply that continues an answer is past its reasoning.

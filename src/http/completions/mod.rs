@@ -42,7 +42,7 @@ pub async fn answer(
     let (request, prompts) = parse(body, read).await?;
     let generation = generate::submit(&service, call, &request.ask, &prompts)?;
     let shape = Shape {
-        identity: Identity::new("cmpl", &state.model_id).with_warnings(&request.ask.warnings()),
+        identity: Identity::new("cmpl", &state.model_id, request.ask.warnings()),
         prompts: prompts.into_iter().map(|prompt| prompt.tokens).collect(),
         choices: request.ask.choices,
         echo: request.echo,

@@ -38,18 +38,6 @@ pub struct Positions {
 }
 
 impl Positions {
-    /// Appends a token that the text begins with; None where nothing stands before it.
-    pub fn push_prompt(
-        &mut self,
-        model: &ChatModel,
-        id: TokenId,
-        logprobs: Option<&TokenLogprobs>,
-        (count, as_id): (usize, bool),
-    ) {
-        self.push_entry(model, id, logprobs, (count, as_id));
-        self.advance(model, id);
-    }
-
     /// The prompt has no more tokens: its text ends here, whatever character was to come.
     pub fn end_prompt(&mut self) {
         let mut text = String::new();
@@ -57,29 +45,21 @@ impl Positions {
         self.characters += text.chars().count();
     }
 
-    /// Appends a token of the reply; one that structures the prompt has no text there.
-    pub fn push_reply(
-        &mut self,
-        model: &ChatModel,
-        id: TokenId,
-        logprobs: &TokenLogprobs,
-        (count, as_id): (usize, bool),
-    ) {
-        self.push_entry(model, id, Some(logprobs), (count, as_id));
-        if !model.tokenizer.is_special(id) {
-            self.advance(model, id);
-        }
-    }
-
-    fn push_entry(
+    /// Appends a token of the prompt or of the reply, where one that structures the prompt has no
+    /// text. `logprobs` are none where nothing stands before the token.
+    pub fn push(
         &mut self,
         model: &ChatModel,
         id: TokenId,
         logprobs: Option<&TokenLogprobs>,
         (count, as_id): (usize, bool),
+        in_prompt: bool,
     ) {
         self.tokens.push(token_text(model, id, as_id));
         self.text_offset.push(self.next(model, id));
+        if in_prompt || !model.tokenizer.is_special(id) {
+            self.advance(model, id);
+        }
         let Some(logprobs) = logprobs else {
             self.token_logprobs.push(Value::Null);
             self.top_logprobs.push(Value::Null);
@@ -171,9 +151,15 @@ mod tests {
         let mut positions = Positions::default();
         let ids = model.tokenizer.encode("a🦀b").unwrap();
         for id in ids {
-            positions.push_prompt(&model, id, None, (0, false));
+            positions.push(&model, id, None, (0, false), true);
         }
-        positions.push_reply(&model, END_OF_TURN, &logprobs(-1.0, &[]), (0, false));
+        positions.push(
+            &model,
+            END_OF_TURN,
+            Some(&logprobs(-1.0, &[])),
+            (0, false),
+            false,
+        );
         let reported = positions.take().unwrap();
         assert_eq!(reported["text_offset"], json!([0, 1, 1, 1, 1, 2, 3]));
         assert_eq!(reported["tokens"][1], "bytes:\\xf0");
@@ -186,12 +172,12 @@ mod tests {
         let (model, mut positions) = (chat_model(), Positions::default());
         let any = logprobs(-1.0, &[]);
         for id in [0xf0, 97, 0xe2, 0x82] {
-            positions.push_prompt(&model, id, None, (0, false));
+            positions.push(&model, id, None, (0, false), true);
         }
         // The end of the prompt is no beginning of the reply.
         positions.end_prompt();
         for id in [0xac, 0xf0, 0x9f, 98] {
-            positions.push_reply(&model, id, &any, (0, false));
+            positions.push(&model, id, Some(&any), (0, false), false);
         }
         let reported = positions.take().unwrap();
         assert_eq!(reported["text_offset"], json!([0, 1, 2, 2, 3, 4, 4, 5]));
@@ -201,11 +187,11 @@ mod tests {
     fn the_likeliest_tokens_include_the_one_that_stands_there() {
         let model = chat_model();
         let mut positions = Positions::default();
-        positions.push_prompt(&model, 97, None, (1, false));
+        positions.push(&model, 97, None, (1, false), true);
         let unlikely = logprobs(-7.0, &[(99, -0.5), (100, -1.0)]);
-        positions.push_prompt(&model, 98, Some(&unlikely), (1, false));
+        positions.push(&model, 98, Some(&unlikely), (1, false), true);
         let likely = logprobs(f32::NEG_INFINITY, &[(98, -0.25)]);
-        positions.push_reply(&model, 255, &likely, (1, true));
+        positions.push(&model, 255, Some(&likely), (1, true), false);
         let reported = positions.take().unwrap();
         assert_eq!(reported["token_logprobs"], json!([null, -7.0, -9999.0]));
         let top =

@@ -193,7 +193,7 @@ impl Choice {
                 if let Some(logprobs) = logprobs.filter(|_| is_text || self.reply.reports_all()) {
                     self.score((shown, (id, *logprobs)), before, out);
                 }
-                if flow == Flow::Complete {
+                if flow.is_break() {
                     self.end(FinishReason::Stop, out);
                 }
                 Ok(())
@@ -202,8 +202,8 @@ impl Choice {
                 let cut = reason == FinishReason::Length;
                 let calls = self.reply.begun_calls();
                 let reason = match self.reply.finish(cut, &mut out.deltas) {
-                    Flow::Complete => FinishReason::Stop,
-                    Flow::Continue => reason,
+                    Flow::Break(()) => FinishReason::Stop,
+                    Flow::Continue(()) => reason,
                 };
                 if self.reply.begun_calls() > calls {
                     self.unsettled.clear();

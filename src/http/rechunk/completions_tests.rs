@@ -46,7 +46,7 @@ impl Continued<'_> {
 
     fn shape(&self) -> Shape {
         Shape {
-            identity: Identity::new("cmpl", "m"),
+            identity: Identity::new("cmpl", "m", Vec::new()),
             prompts: vec![self.prompt.clone()],
             choices: 1,
             echo: self.echo,

@@ -75,7 +75,7 @@ enum Following {
 
 impl Following {
     /// Looks for the end of the call, and for what goes on with it.
-    fn of(end: Result<usize, Miss>, more: Result<usize, Miss>) -> Following {
+    fn of<T>(end: Result<usize, Miss>, more: Result<T, Miss>) -> Following {
         match (end, more) {
             (Ok(end), _) => Following::End(end),
             (_, Ok(_)) => Following::More,
@@ -168,17 +168,17 @@ impl<T: Tags> Reader<'_, T> {
     }
 
     /// Looks for another function in the same call, which the last one may not have ended before.
-    fn other_function(&self, text: &str) -> Result<usize, Miss> {
+    fn other_function<'t>(&self, text: &'t str) -> Named<'t> {
         if T::FUNCTION.0.is_empty() || !(T::SEVERAL || self.lenient) {
             return Err(Miss::Other);
         }
-        self.function(text).map(|_| 0)
+        self.function(text)
     }
 
     /// Looks for another call.
-    fn other_call(&self, text: &str) -> Result<usize, Miss> {
+    fn other_call<'t>(&self, text: &'t str) -> Named<'t> {
         let length = head(text, T::CALL.0)?;
-        T::function(&text[length..]).map(|_| 0)
+        T::function(&text[length..])
     }
 
     /// Looks at what follows a closing tag, with which a value may end.
@@ -205,7 +205,8 @@ impl<T: Tags> Reader<'_, T> {
             tag => head(rest, tag),
         };
         let tag = if T::SEVERAL { T::FUNCTION.0 } else { T::CALL.0 };
-        let next = either(head(rest, tag), || self.other_function(rest));
+        let other = || self.other_function(rest).map(|(_, length)| length);
+        let next = either(head(rest, tag), other);
         Following::of(call.map(|end| length + end), next)
     }
 
@@ -450,21 +451,18 @@ impl<T: Tags> Markup<T> {
         }
         // The model has ended its reply after an argument.
         let unended = pending.is_empty() && !self.arguments.is_empty();
+        let unknown = match T::FUNCTION.2.starts_with(pending.as_str()) {
+            true => Step::Wait,
+            false => Step::Broken,
+        };
         if !reader.lenient {
-            return self.broken_unless(T::FUNCTION.2.starts_with(pending.as_str()));
+            return unknown;
         }
         match reader.following_unended(pending) {
             Following::More | Following::End(_) => self.complete(sink),
             _ if unended && end == End::Itself => self.complete(sink),
-            Following::Other => self.broken_unless(T::FUNCTION.2.starts_with(pending.as_str())),
+            Following::Other => unknown,
             Following::Unfinished => Step::Wait,
-        }
-    }
-
-    fn broken_unless(&self, may_go_on: bool) -> Step {
-        match may_go_on {
-            true => Step::Wait,
-            false => Step::Broken,
         }
     }
 
@@ -627,32 +625,19 @@ impl<T: Tags> Markup<T> {
         let reader = reader::<T>("", sink);
         // However many come, and whether together or one by one.
         drop_newlines(pending);
-        match reader.other_function(pending) {
-            Ok(_) => return self.next_function(&reader, pending, sink),
-            Err(Miss::Unfinished) => {
-                self.state = CallState::Closing;
-                return Step::Wait;
+        let step = match reader.other_function(pending) {
+            Ok((name, length)) => {
+                self.begin(name, sink);
+                pending.drain(..length);
+                return Step::Again;
             }
-            Err(Miss::Other) => {}
-        }
-        let step = close(pending, T::CALL.1);
+            Err(Miss::Unfinished) => Step::Wait,
+            Err(Miss::Other) => close(pending, T::CALL.1),
+        };
         if step == Step::Wait {
             self.state = CallState::Closing;
         }
         step
-    }
-
-    fn next_function(
-        &mut self,
-        reader: &Reader<'_, T>,
-        pending: &mut String,
-        sink: &mut Sink<'_>,
-    ) -> Step {
-        if let Ok((name, length)) = reader.function(pending) {
-            self.begin(name, sink);
-            pending.drain(..length);
-        }
-        Step::Again
     }
 }
 

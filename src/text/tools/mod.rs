@@ -544,10 +544,7 @@ fn next(text: &str, expected: &str) -> Result<usize, Miss> {
 }
 
 /// The first of two looks that finds something; else whether one of them may.
-fn either(
-    first: Result<usize, Miss>,
-    second: impl FnOnce() -> Result<usize, Miss>,
-) -> Result<usize, Miss> {
+fn either<T>(first: Result<T, Miss>, second: impl FnOnce() -> Result<T, Miss>) -> Result<T, Miss> {
     match first {
         Err(Miss::Unfinished) => second().map_err(|_| Miss::Unfinished),
         Err(Miss::Other) => second(),

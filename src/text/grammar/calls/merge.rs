@@ -196,10 +196,8 @@ fn by_types(schema: &Map<String, Value>) -> Option<Map<String, Value>> {
         one.insert("type".to_string(), Value::from(name));
         one
     };
-    let silent = schema.iter().filter(|(name, value)| is_silent(name, value));
-    let mut one: Map<String, Value> = silent
-        .map(|(name, value)| (name.clone(), value.clone()))
-        .collect();
+    let mut one = schema.clone();
+    one.retain(|name, value| is_silent(name, value));
     match names?.as_slice() {
         [name] => one.extend(of(name)),
         names => {
