@@ -58,7 +58,7 @@ impl Stream {
     pub(super) fn begin(loaded: &Arc<Loaded>, request: &Request) -> Result<Stream, Error> {
         let generation = begin(loaded, request)?;
         Ok(Stream {
-            generation: generation.telling_ids(),
+            generation: generation.reporting_ids(),
             abort: loaded.state.abort(),
             ready: VecDeque::new(),
             tokens: Vec::new(),
@@ -195,7 +195,7 @@ fn begin(loaded: &Loaded, request: &Request) -> Result<Generation, Error> {
     check(&ask)?;
     let prompt = generate::prompt(&mut ask, service, None).map_err(Error::of)?;
     let call = offline::call(&loaded.state.settings);
-    generate::submit(service, &call, &ask, prompt).map_err(Error::of)
+    generate::submit(service, &call, &ask, &[prompt]).map_err(Error::of)
 }
 
 /// Refuses fields whose effect a [`Reply`] cannot represent.

@@ -15,7 +15,7 @@ pub const POOL_BYTES: u64 = 128 * 1024 * 1024;
 /// Least bytes of a block outside of the arenas, which is returned to the system when freed.
 const LARGE_BLOCK_BYTES: i32 = 1024 * 1024;
 /// Bytes below a frame that calls from there may be using.
-const STACK_KEPT_BYTES: usize = 128 * 1024;
+const STACK_RETAINED_BYTES: usize = 128 * 1024;
 /// Exit code of the process, as `cli::Exit::Unavailable`.
 const EXIT: i32 = 69;
 
@@ -102,7 +102,7 @@ pub fn trim_stack() {
         libc::pthread_attr_destroy(attributes.as_mut_ptr());
     }
     let here = (&raw const bytes).addr();
-    let unused = here.saturating_sub(lowest.addr() + STACK_KEPT_BYTES);
+    let unused = here.saturating_sub(lowest.addr() + STACK_RETAINED_BYTES);
     // SAFETY: no frame lies there, for the stack grows down to `lowest`; the last page is kept by
     // what is left above it.
     unsafe { libc::madvise(lowest, unused, libc::MADV_DONTNEED) };
@@ -164,6 +164,6 @@ mod tests {
         });
         let (before, deep, after) = thread.unwrap().join().unwrap();
         assert!(deep >= DEEP_BYTES, "{deep}");
-        assert!(after <= before + STACK_KEPT_BYTES, "{before} {after}");
+        assert!(after <= before + STACK_RETAINED_BYTES, "{before} {after}");
     }
 }

@@ -45,13 +45,13 @@ pub fn set_level(level: Level) {
 }
 
 /// Whether [`debug`] writes anything.
-pub fn tells_debug() -> bool {
+pub fn logs_debug() -> bool {
     LEVEL.load(Ordering::Relaxed) == Level::Debug as u8
 }
 
 /// Writes one line at the level `Debug` only.
 pub fn debug(text: impl Display) {
-    if tells_debug() {
+    if logs_debug() {
         line(format_args!("debug: {text}"));
     }
 }

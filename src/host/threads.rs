@@ -19,7 +19,7 @@ pub fn cores() -> usize {
 /// Elements below which a thread of its own takes longer than it saves.
 const FILLED_ALONE: usize = 1 << 16;
 
-/// Fills `all` by all cores where it is long: `fill` gets the place of a part's first element and
+/// Fills `all` by all cores where it is long: `fill` gets the index of a part's first element and
 /// the part, which is of whole units of `unit` elements.
 ///
 /// # Panics

@@ -217,13 +217,13 @@ mod tests {
         let (half, all) = (SMALL_BODY_BYTES, 2 * SMALL_BODY_BYTES);
         let memory = Memory::of(all, half);
         let body = |pieces| Drip::new(half, Duration::ZERO, pieces);
-        let held = read(body(2), &memory).await.expect("it fits");
-        assert_eq!((held.bytes.len(), memory.left()), (all, half));
+        let buffered = read(body(2), &memory).await.expect("it fits");
+        assert_eq!((buffered.bytes.len(), memory.left()), (all, half));
         let (status, _) = refused(body(2), &memory).await;
         assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
         // A small one finds the memory that large ones leave it.
         assert!(read(body(1), &memory).await.is_ok());
-        drop(held);
+        drop(buffered);
         assert!(read(body(2), &memory).await.is_ok());
         assert_eq!(memory.left(), all + half);
     }

@@ -159,7 +159,7 @@ impl Call {
     }
 
     /// Appends to the recorded body of the answer.
-    pub fn told(&self, bytes: &[u8]) {
+    pub fn responded(&self, bytes: &[u8]) {
         if let Some(recording) = &self.recording {
             recording.add_answer(bytes);
         }
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_has_three_digits_behind_its_seconds() {
+    fn a_time_has_three_digits_after_its_seconds() {
         let at = UNIX_EPOCH + Duration::from_millis(951_782_400_007);
         assert_eq!(rfc3339_millis(at), "2000-02-29T00:00:00.007Z");
     }

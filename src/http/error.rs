@@ -83,8 +83,8 @@ impl ApiError {
         }
     }
 
-    /// A conversation that the server would have to keep. Clients that begin one start over without
-    /// it when they read this code.
+    /// A conversation that the server would have to store. Clients that begin one start over
+    /// without it when they read this code.
     pub fn thread(param: &str) -> ApiError {
         let problem = "conversations are not kept here; send the whole of one without it";
         ApiError::field(param, problem).coded(THREAD_UNSUPPORTED)
@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_context_overflow_is_told_in_the_words_that_clients_parse() {
+    fn a_context_overflow_is_reported_in_the_words_that_clients_parse() {
         let error = ApiError::context("messages", (3000, 2048), "it is too long.");
         let open_ai = error.body(Dialect::OpenAi);
         assert_eq!(open_ai["error"]["code"], "context_length_exceeded");

@@ -54,9 +54,9 @@ impl<'v> Object<'v> {
         names.filter(|name| !asked.contains(name)).collect()
     }
 
-    /// Tells the operator who wants to know which fields of a read request were ignored.
+    /// Informs the operator who wants to know which fields of a read request were ignored.
     pub fn report_unknown(&self) {
-        if !log::tells_debug() {
+        if !log::logs_debug() {
             return;
         }
         for name in self.unknown().into_iter().take(UNKNOWN_NAMED_MAX) {
@@ -126,6 +126,16 @@ impl<'v> Object<'v> {
     /// A field that may be absent and is an object otherwise.
     pub fn optional_object(&self, name: &str) -> Result<Option<Object<'v>>, ApiError> {
         self.get(name).map(|field| field.object()).transpose()
+    }
+
+    pub fn optional_string(&self, name: &str) -> Result<Option<&'v str>, ApiError> {
+        self.get(name).map(|field| field.string()).transpose()
+    }
+
+    /// Items of a list of at most `most`; none where the field is absent.
+    pub fn items(&self, name: &str, most: usize) -> Result<Vec<Field<'v>>, ApiError> {
+        self.get(name)
+            .map_or(Ok(Vec::new()), |field| field.list(most))
     }
 
     pub fn integer(&self, name: &str, range: RangeInclusive<i64>) -> Result<Option<i64>, ApiError> {
@@ -257,10 +267,13 @@ pub mod record {
 
     pub fn note_range<T: Into<Value> + Copy>(path: &str, kind: &str, least: T, most: T) {
         let range = [("minimum", least.into()), ("maximum", most.into())];
-        let told = range
+        let reported = range
             .into_iter()
             .filter(|(_, bound)| ![json!(i64::MIN), json!(i64::MAX)].contains(bound));
-        let facts: Vec<_> = [("type", kind.into())].into_iter().chain(told).collect();
+        let facts: Vec<_> = [("type", kind.into())]
+            .into_iter()
+            .chain(reported)
+            .collect();
         note(path, &facts);
     }
 }

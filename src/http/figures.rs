@@ -41,7 +41,7 @@ impl ServerFigures {
 }
 
 /// A histogram with its names and meaning.
-pub struct TimesTold<'a> {
+pub struct ReportedTimes<'a> {
     /// Name; empty if it is exported under vLLM's name alone.
     pub name: &'static str,
     /// Name that vLLM gives it.
@@ -68,8 +68,8 @@ macro_rules! times {
 
         impl Times {
             /// Values of all histograms.
-            pub fn told(&self) -> Vec<TimesTold<'_>> {
-                vec![$(TimesTold {
+            pub fn reported(&self) -> Vec<ReportedTimes<'_>> {
+                vec![$(ReportedTimes {
                     name: $name,
                     alias: $alias,
                     help: $help.trim_ascii(),

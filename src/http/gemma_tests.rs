@@ -12,7 +12,7 @@ const CALLS: &str = "<|channel>thought\nI think é.\n<channel|>\
     <|tool_call>call:f{a:1,b:{c:<|\"|>\"x\", {y}<|\"|>,d:[true,<|\"|>\\<|\"|>]}}<tool_call|>\
     <|tool_call>call:f{}<tool_call|>";
 const ANSWER: &str = "<|channel>thought\nNow I know.\n<channel|>It is 2 🦀.<turn|>";
-/// End of the second prompt, behind the first one and the calls.
+/// End of the second prompt, after the first one and the calls.
 const RESULTS: &str = "<|tool_response>response:f{value:<|\"|>2<|\"|>}<tool_response|>\
     <|tool_response>response:f{value:<|\"|>\"3\"<|\"|>}<tool_response|>";
 /// Contents of the results.
@@ -36,9 +36,9 @@ fn server() -> TestServer {
 }
 
 /// Checks that a prompt is the one before, the reply to that and the results.
-fn goes_on(before: u64, behind: u64) {
+fn goes_on(before: u64, after: u64) {
     let more = gemma_model().tokenizer.encode(&format!("{CALLS}{RESULTS}"));
-    assert_eq!(behind, before + more.unwrap().len() as u64);
+    assert_eq!(after, before + more.unwrap().len() as u64);
 }
 
 #[test]
@@ -86,11 +86,11 @@ fn two_calls_go_through_chat_completions() {
     let second = post(&server, "/v1/chat/completions", &body);
     assert_eq!(second.streamed(0, "reasoning_content"), "Now I know.");
     assert_eq!(second.streamed(0, "content"), "It is 2 🦀.");
-    let [before, behind] = [&first, &second].map(|answer| {
+    let [before, after] = [&first, &second].map(|answer| {
         let usage = answer.events().pop().unwrap()["usage"].clone();
         usage["prompt_tokens"].as_u64().unwrap()
     });
-    goes_on(before, behind);
+    goes_on(before, after);
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn two_calls_go_through_responses() {
 /// The prompt ends inside the thoughts then, which the model would open itself, so the script
 /// begins there.
 #[test]
-fn a_budget_is_kept_by_a_model_that_opens_its_thoughts_itself() {
+fn a_budget_is_obeyed_by_a_model_that_opens_its_thoughts_itself() {
     let reply = "Thinking for long.\n<channel|>Done.<turn|>";
     let server = TestServer::start(Script::replies(gemma_model, &[reply]));
     let body = json!({"model": "scripted", "max_tokens": 200,

@@ -12,7 +12,7 @@ const CALL: &str = "<|channel|>analysis<|message|>I think é.<|end|><|start|>ass
     <|start|>assistant to=functions.f<|channel|>commentary json<|message|>{\"a\":1}<|call|>";
 const ANSWER: &str = "<|channel|>analysis<|message|>Now I know.<|end|><|start|>assistant\
     <|channel|>final<|message|>It is 2 🦀.<|return|>";
-/// End of the second prompt, behind the first one and the call.
+/// End of the second prompt, after the first one and the call.
 const RESULT: &str = "<|start|>functions.f to=assistant<|channel|>commentary<|message|>2<|end|>\
     <|start|>assistant";
 
@@ -25,10 +25,10 @@ fn tokens(model: &ChatModel, text: &str) -> u64 {
 }
 
 /// Checks that a prompt is the one before, the reply to that and the result.
-fn goes_on(before: u64, behind: u64) {
+fn goes_on(before: u64, after: u64) {
     let model = harmony_model();
     let more = tokens(&model, CALL) + tokens(&model, RESULT);
-    assert_eq!(behind, before + more);
+    assert_eq!(after, before + more);
 }
 
 pub fn post(server: &TestServer, path: &str, body: &Value) -> Answer {
@@ -79,11 +79,11 @@ fn a_tool_loop_goes_through_chat_completions() {
     };
     assert_eq!(finishes(&first), Some(json!("tool_calls")));
     assert_eq!(finishes(&second), Some(json!("stop")));
-    let [before, behind] = [&first, &second].map(|answer| {
+    let [before, after] = [&first, &second].map(|answer| {
         let usage = answer.events().pop().unwrap()["usage"].clone();
         usage["prompt_tokens"].as_u64().unwrap()
     });
-    goes_on(before, behind);
+    goes_on(before, after);
 }
 
 /// The blocks that the events of a message make.
@@ -193,7 +193,7 @@ fn a_tool_loop_goes_through_responses() {
 
 /// The prompt ends inside the reasoning then, so the script begins there.
 #[test]
-fn a_used_up_budget_ends_the_reasoning_and_a_schema_begins_behind_it() {
+fn a_used_up_budget_ends_the_reasoning_and_a_schema_begins_after_it() {
     let format = json!({"type": "json_schema", "json_schema": {"name": "n", "strict": true,
         "schema": {"type": "object", "properties": {"a": {"type": "integer"}},
             "required": ["a"], "additionalProperties": false}}});

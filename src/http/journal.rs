@@ -181,7 +181,7 @@ struct Writer {
 }
 
 impl Writer {
-    /// Dropping `_done` tells that all is written.
+    /// Dropping `_done` reports that all is written.
     fn run(mut self, lines: &Receiver<Vec<u8>>, _done: Sender<()>) {
         while let Ok(line) = lines.recv() {
             let outcome = self.write(&line);
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bound_is_kept_at_a_whole_line() {
+    fn a_bound_is_obeyed_at_a_whole_line() {
         let found = written(Sink::default(), 5, &["a", "b", "c", "d"]);
         assert_eq!(found, ("a\nb\n".to_string(), 2));
     }
@@ -273,7 +273,7 @@ mod tests {
     #[test]
     fn bytes_on_their_way_are_bounded() {
         let sink = Sink::default();
-        let held = sink.bytes.lock().unwrap();
+        let locked = sink.bytes.lock().unwrap();
         let journal = Journal::over(
             Out::Stream(Box::new(sink.clone())),
             "sink".to_string(),
@@ -282,13 +282,13 @@ mod tests {
         journal.push(vec![b'x'; JOURNAL_BYTES_MAX - 1]);
         journal.push(Vec::new());
         assert_eq!(journal.lost(), 1);
-        drop(held);
+        drop(locked);
         drop(journal);
         assert_eq!(sink.bytes.lock().unwrap().len(), JOURNAL_BYTES_MAX);
     }
 
     #[test]
-    fn a_line_behind_a_failure_stands_alone() {
+    fn a_line_after_a_failure_stands_alone() {
         let sink = Sink {
             fails: vec![2],
             ..Sink::default()

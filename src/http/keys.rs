@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_told_how_to_send_one() {
+    fn anything_else_is_answered_with_how_to_send_one() {
         let keys = keys(KEY);
         let cases = [
             with("authorization", KEY),

@@ -48,7 +48,7 @@ pub const SMALL_BODIES_BYTES_MAX: usize = 8 * 1024 * 1024;
 pub const PARSING_BYTES_MAX: usize = 96 * 1024 * 1024;
 /// Longest reasoning that is sealed: many times that of one reply.
 pub const SEALED_BYTES_MAX: usize = 2 * 1024 * 1024;
-/// Items of a stored response's input that one page tells.
+/// Items of a stored response's input that one page lists.
 pub const INPUT_ITEMS_MAX: usize = 100;
 /// Variables of the template that a request sets, and bytes of a text among them.
 pub const TEMPLATE_VARIABLES_MAX: usize = 64;
@@ -85,7 +85,7 @@ pub const PARSERS_MAX: usize = 4;
 /// Jobs of parsing large bodies, beside the small ones.
 pub const LARGE_PARSERS_MAX: usize = 2;
 /// Jobs of each kind, and processors, that one client leaves to others.
-pub const PARSERS_KEPT: usize = 1;
+pub const PARSERS_RESERVED: usize = 1;
 /// Time of a step of parsing, after which other jobs have the processor.
 pub const PARSING_STEP: Duration = Duration::from_millis(10);
 /// CPU time for parsing one body.
@@ -118,7 +118,7 @@ pub const JSON_DEPTH_MAX: usize = 64;
 /// Values in a body, counting keys' values and items; room for four prompts of 131,072 token ids.
 pub const JSON_VALUES_MAX: usize = 600_000;
 
-/// Responses that are kept for their clients, their JSON together, and for how long.
+/// Responses that are stored for their clients, their JSON together, and for how long.
 pub const STORED_RESPONSES_MAX: usize = 1024;
 pub const STORED_BYTES_MAX: usize = 64 * 1024 * 1024;
 pub const STORED_TIME: Duration = Duration::from_secs(60 * 60);

@@ -63,10 +63,10 @@ pub fn page(state: &ServerState) -> String {
     server(&mut page, state);
     if let Some(service) = state.service() {
         engine(&mut page, service);
-        for told in service.times.told() {
-            if !told.name.is_empty() {
-                let (name, help) = (told.name, told.help);
-                told.histogram.write(&mut page.text, name, "", help);
+        for times in service.times.reported() {
+            if !times.name.is_empty() {
+                let (name, help) = (times.name, times.help);
+                times.histogram.write(&mut page.text, name, "", help);
             }
         }
         if state.settings.metrics == Some(Compatibility::Vllm) {
@@ -110,8 +110,8 @@ fn server(page: &mut Page, state: &ServerState) {
 
 fn engine(page: &mut Page, service: &Service) {
     let stats = service.engine.stats();
-    for told in stats.metrics() {
-        page.series(told.kind, told.name, told.help, [("", told.value)]);
+    for metric in stats.metrics() {
+        page.series(metric.kind, metric.name, metric.help, [("", metric.value)]);
     }
     let finished = finished(stats, ["stop", "length", "failed", "cancelled"]);
     let finished = finished.map(|(reason, count)| (format!("{{reason=\"{reason}\"}}"), count));

@@ -21,7 +21,7 @@ const HERE: HeaderValue = HeaderValue::from_static("localhost");
 #[derive(Debug)]
 pub struct Answered {
     pub status: StatusCode,
-    /// Name of the call, as `x-request-id` would tell it.
+    /// Name of the call, as `x-request-id` would report it.
     pub request_id: String,
     /// JSON; none where the request asks for a stream, which ends with this.
     pub body: Option<Bytes>,

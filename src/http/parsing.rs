@@ -23,8 +23,8 @@ use super::body::{Share, WholeBody};
 use super::error::ApiError;
 use super::json;
 use super::limits::{
-    JSON_VALUES_MAX, LARGE_PARSERS_MAX, PARSERS_KEPT, PARSERS_MAX, PARSING_BYTES_MAX, PARSING_STEP,
-    PARSING_TIME_MAX, SMALL_BODY_BYTES,
+    JSON_VALUES_MAX, LARGE_PARSERS_MAX, PARSERS_MAX, PARSERS_RESERVED, PARSING_BYTES_MAX,
+    PARSING_STEP, PARSING_TIME_MAX, SMALL_BODY_BYTES,
 };
 
 /// Most copies of a body's texts at a time: the body, JSON, messages, messages in the template's
@@ -39,7 +39,7 @@ const TRIMMED_BYTES_MIN: usize = 8 * 1024 * 1024;
 
 /// The queue of a server.
 #[derive(Debug)]
-pub struct Parsing(Arc<Desk>);
+pub struct Parsing(Arc<SharedQueue>);
 
 /// A body whose job was admitted; the job ends when this is dropped.
 #[derive(Debug)]
@@ -55,13 +55,13 @@ impl Default for Parsing {
     fn default() -> Parsing {
         let processors = thread::available_parallelism().map_or(1, usize::from);
         let most = PARSERS_MAX + LARGE_PARSERS_MAX;
-        Parsing::on(processors.clamp(PARSERS_KEPT + 1, most))
+        Parsing::on(processors.clamp(PARSERS_RESERVED + 1, most))
     }
 }
 
 impl Parsing {
     fn on(processors: usize) -> Parsing {
-        Parsing(Arc::new(Desk {
+        Parsing(Arc::new(SharedQueue {
             queue: Mutex::new(Queue {
                 processors,
                 ..Queue::default()
@@ -95,8 +95,12 @@ impl Parsing {
             });
             name
         };
-        let desk = self.0.clone();
-        let ticket = Ticket { desk, name, bytes };
+        let shared = self.0.clone();
+        let ticket = Ticket {
+            shared,
+            name,
+            bytes,
+        };
         self.0.call();
         // The sender lives in the queue until the job is called.
         let _ = call.await;
@@ -119,7 +123,7 @@ impl Body {
     /// Guard for the task that waits for the result.
     pub fn client(&self) -> Client {
         Client {
-            desk: self.ticket.desk.clone(),
+            shared: self.ticket.shared.clone(),
             name: self.ticket.name,
         }
     }
@@ -137,15 +141,15 @@ impl Drop for Body {
 /// step.
 #[derive(Debug)]
 pub struct Client {
-    desk: Arc<Desk>,
+    shared: Arc<SharedQueue>,
     name: u64,
 }
 
 impl Client {
     /// Step control for the thread that runs the job.
-    pub fn pace(&self) -> Pace {
-        Pace {
-            desk: self.desk.clone(),
+    pub fn steps(&self) -> JobSteps {
+        JobSteps {
+            shared: self.shared.clone(),
             name: self.name,
             until: Duration::ZERO,
             look_at: Instant::now(),
@@ -156,20 +160,20 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        let mut queue = self.desk.lock();
+        let mut queue = self.shared.lock();
         if let Some(job) = queue.find(self.name) {
             job.stage = Stage::Left;
         }
         queue.call();
         drop(queue);
-        self.desk.called.notify_all();
+        self.shared.called.notify_all();
     }
 }
 
 /// Steps of a job on its thread.
 #[derive(Debug)]
-pub struct Pace {
-    desk: Arc<Desk>,
+pub struct JobSteps {
+    shared: Arc<SharedQueue>,
     name: u64,
     /// CPU time of the thread at which the job is cancelled.
     until: Duration,
@@ -179,9 +183,9 @@ pub struct Pace {
     stopped: Option<Stopped>,
 }
 
-impl Pace {
+impl JobSteps {
     /// Begins the job on this thread.
-    pub fn begin(mut self) -> Pace {
+    pub fn begin(mut self) -> JobSteps {
         self.until = cpu_time() + PARSING_TIME_MAX;
         self.look_at = Instant::now() + PARSING_STEP;
         self
@@ -203,7 +207,7 @@ impl Pace {
         if cpu_time() > self.until {
             return Err(Stopped::TooLong(PARSING_TIME_MAX));
         }
-        self.desk.make_way(self.name)
+        self.shared.yield_processor(self.name)
     }
 }
 
@@ -217,13 +221,13 @@ fn memory(body: &[u8]) -> usize {
 
 /// Queue of jobs, and the signal that ends a wait between two steps.
 #[derive(Debug)]
-struct Desk {
+struct SharedQueue {
     queue: Mutex<Queue>,
     /// Signals that jobs between two steps may have been called.
     called: Condvar,
 }
 
-impl Desk {
+impl SharedQueue {
     fn lock(&self) -> MutexGuard<'_, Queue> {
         // Nothing in between can panic.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
@@ -236,7 +240,7 @@ impl Desk {
     }
 
     /// Puts a running job between two steps.
-    fn make_way(&self, name: u64) -> Result<(), Stopped> {
+    fn yield_processor(&self, name: u64) -> Result<(), Stopped> {
         let mut queue = self.lock();
         queue.set(name, Stage::Between);
         queue.call();
@@ -338,22 +342,22 @@ impl Queue {
             let job = &self.jobs[*at];
             !job.is_running()
                 && leaves_some(job, self.processors, running())
-                && (job.has_begun() || has_place(job, &begun))
+                && (job.has_begun() || is_admitted(job, &begun))
         };
         let mut able: Vec<usize> = (0..self.jobs.len()).filter(can).collect();
         if !self.oldest_next {
             able.sort_by_key(|at| self.jobs[*at].bytes);
         }
         let sources = able.iter().map(|at| self.jobs[*at].source);
-        let held = SlotCounts::of(running().map(|job| job.source));
-        let next = self.turns.next(sources, &held, false);
+        let counts = SlotCounts::of(running().map(|job| job.source));
+        let next = self.turns.next(sources, &counts, false);
         next.map(|next| able[next])
     }
 }
 
 /// Whether a new job is admitted beside those that have begun. A large one that is alone may take
 /// any memory.
-fn has_place(job: &Job, begun: &[&Job]) -> bool {
+fn is_admitted(job: &Job, begun: &[&Job]) -> bool {
     let is_alike = |other: &&Job| other.large == job.large;
     let alike = || begun.iter().copied().filter(is_alike);
     let most = match job.large {
@@ -368,21 +372,21 @@ fn has_place(job: &Job, begun: &[&Job]) -> bool {
 /// Whether the client of `job` leaves some of `most` to others if it has one more than in `taken`.
 fn leaves_some<'w>(job: &Job, most: usize, taken: impl Iterator<Item = &'w Job>) -> bool {
     let own = taken.filter(|other| other.source.client == job.source.client);
-    own.count() + PARSERS_KEPT < most
+    own.count() + PARSERS_RESERVED < most
 }
 
 /// Guard of a job; dropping it removes the job from the queue.
 #[derive(Debug)]
 struct Ticket {
-    desk: Arc<Desk>,
+    shared: Arc<SharedQueue>,
     name: u64,
     bytes: usize,
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        self.desk.lock().jobs.retain(|job| job.name != self.name);
-        self.desk.call();
+        self.shared.lock().jobs.retain(|job| job.name != self.name);
+        self.shared.call();
     }
 }
 
@@ -406,7 +410,7 @@ mod tests {
 
     type Tickets<'p> = Vec<Pin<Box<dyn Future<Output = Ticket> + 'p>>>;
 
-    /// Turns of `waiting` that are called now.
+    /// Tickets of `waiting` that are called now.
     fn called(waiting: &mut Tickets<'_>) -> Vec<Ticket> {
         let mut context = Context::from_waker(Waker::noop());
         let mut tickets = Vec::new();
@@ -484,7 +488,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_client_leaves_processors_and_places_to_others() {
-        for (processors, most) in [(2, 1), (8, PARSERS_MAX - PARSERS_KEPT)] {
+        for (processors, most) in [(2, 1), (8, PARSERS_MAX - PARSERS_RESERVED)] {
             let parsing = Parsing::on(processors);
             let tickets = (0..9).map(|_| small(&parsing, client(1)).remove(0));
             let mut crowd: Tickets<'_> = tickets.collect();
@@ -492,7 +496,7 @@ mod tests {
             assert_eq!(first.len(), most);
             let other = called(&mut small(&parsing, client(2)));
             assert_eq!(other.len(), 1, "what the crowd leaves");
-            // Both wait for one place: it is the turn of who has none.
+            // Both wait for one slot: who has none is next.
             let mut later = small(&parsing, client(3));
             assert!(called(&mut later).is_empty());
             drop(first);
@@ -503,14 +507,14 @@ mod tests {
     /// A work that takes steps on a thread of its own, until its client leaves.
     fn job(ticket: &Ticket) -> (Client, thread::JoinHandle<Stopped>) {
         let client = Client {
-            desk: ticket.desk.clone(),
+            shared: ticket.shared.clone(),
             name: ticket.name,
         };
-        let pace = client.pace();
+        let steps = client.steps();
         let job = thread::spawn(move || {
-            let mut pace = pace.begin();
+            let mut steps = steps.begin();
             loop {
-                if let Err(stopped) = pace.step() {
+                if let Err(stopped) = steps.step() {
                     return stopped;
                 }
             }
@@ -544,16 +548,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn work_without_end_is_stopped_and_told_so_again() {
+    async fn work_without_end_is_stopped_and_says_so_again() {
         let parsing = Parsing::default();
         let ticket = parsing.ticket(NOBODY, false, 1).await;
-        let (desk, name) = (ticket.desk.clone(), ticket.name);
-        let client = Client { desk, name };
-        let mut pace = client.pace().begin();
-        assert_eq!(pace.step(), Ok(()));
-        (pace.until, pace.look_at) = (Duration::ZERO, Instant::now());
+        let (shared, name) = (ticket.shared.clone(), ticket.name);
+        let client = Client { shared, name };
+        let mut steps = client.steps().begin();
+        assert_eq!(steps.step(), Ok(()));
+        (steps.until, steps.look_at) = (Duration::ZERO, Instant::now());
         for _ in 0..2 {
-            assert_eq!(pace.step(), Err(Stopped::TooLong(PARSING_TIME_MAX)));
+            assert_eq!(steps.step(), Err(Stopped::TooLong(PARSING_TIME_MAX)));
         }
     }
 

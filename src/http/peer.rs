@@ -20,7 +20,7 @@ pub struct Peer {
     /// Nothing of the answer to the last of them has been written.
     unanswered: AtomicBool,
     /// Keep-alive time of the last response, milliseconds.
-    kept_ms: AtomicU64,
+    keep_alive_ms: AtomicU64,
 }
 
 impl Peer {
@@ -32,7 +32,7 @@ impl Peer {
             requests: AtomicU64::new(0),
             open: AtomicUsize::new(0),
             unanswered: AtomicBool::new(false),
-            kept_ms: AtomicU64::new(HEAD_TIMEOUT.as_millis() as u64),
+            keep_alive_ms: AtomicU64::new(HEAD_TIMEOUT.as_millis() as u64),
         }
     }
 
@@ -70,14 +70,14 @@ impl Peer {
     }
 
     /// Sets the keep-alive time of the last response.
-    pub fn keep(&self, idle: Duration) {
+    pub fn set_keep_alive(&self, idle: Duration) {
         let millis = idle.as_millis() as u64;
-        self.kept_ms.store(millis, Ordering::Relaxed);
+        self.keep_alive_ms.store(millis, Ordering::Relaxed);
     }
 
     /// Keep-alive time of the last response.
-    pub fn kept(&self) -> Duration {
-        Duration::from_millis(self.kept_ms.load(Ordering::Relaxed))
+    pub fn keep_alive(&self) -> Duration {
+        Duration::from_millis(self.keep_alive_ms.load(Ordering::Relaxed))
     }
 }
 

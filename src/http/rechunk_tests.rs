@@ -18,7 +18,6 @@ use text::reply::{Flow, OutputParser, ReplyFormat};
 use text::testing::{END_OF_TURN, Random, chat_model};
 use text::tools::tests::{Written, for_each_syntax, schemas};
 
-use super::generate::Gathered;
 use super::generate::generation::{Finish, Settled};
 use super::generate::stream::Writer;
 use super::messages::partial::{Input, complete_part};
@@ -34,8 +33,8 @@ use self::completions::Continued;
 /// Replies that are cut anew, over all syntaxes; `ci/README.md` says when there are as many.
 const RECHUNKINGS: usize = if cfg!(debug_assertions) { 360 } else { 100_000 };
 const SYNTAXES: usize = 6;
-/// One reply in so many tells its log-probabilities: their JSON takes much of the time.
-const TOLD_OF: usize = 4;
+/// One reply in so many reports its log-probabilities: their JSON takes much of the time.
+const SCORED_OF: usize = 4;
 const STOP: &str = "STOP";
 const USAGE: Usage = Usage {
     prompt: 3,
@@ -126,34 +125,34 @@ fn check_broken_calls<S: Written>(model: &ChatModel, state: &Arc<ServerState>) {
 }
 
 /// The log-probabilities of `id`, which neighbours do not share; JSON has them to the last bit.
-fn logprobs(place: usize, id: TokenId) -> TokenLogprobs {
-    let logprob = -((1 + place % 64) as f32) / 8.0;
+fn logprobs(position: usize, id: TokenId) -> TokenLogprobs {
+    let logprob = -((1 + position % 64) as f32) / 8.0;
     TokenLogprobs {
         logprob,
         top: vec![(id, logprob)],
     }
 }
 
-/// Settled parts of groups of tokens, with log-probabilities if they are `told`; a group ends where
+/// Settled parts of groups of tokens, with log-probabilities if `scored`; a group ends where
 /// `cut` says so. One reply in four is cut at its length.
 fn settled(
     model: &ChatModel,
     tokens: &[TokenId],
-    told: bool,
+    scored: bool,
     format: ReplyFormat,
     mut cut: impl FnMut() -> bool,
 ) -> Vec<Settled> {
     let at_length = tokens.len().is_multiple_of(4);
     let mut reply = OutputParser::new(model, format);
     let mut pieces = vec![Settled::default()];
-    let mut flow = Flow::Continue;
+    let mut flow = Flow::Continue(());
     for (at, &id) in tokens.iter().enumerate() {
         let piece = pieces.last_mut().unwrap();
-        if told {
+        if scored {
             piece.logprobs.push((id, logprobs(at, id)));
         }
         flow = reply.push(model, id, &mut piece.deltas);
-        if flow == Flow::Complete {
+        if flow.is_break() {
             break;
         }
         if cut() {
@@ -161,19 +160,19 @@ fn settled(
         }
     }
     let last = pieces.last_mut().unwrap();
-    if flow == Flow::Continue {
+    if flow == Flow::Continue(()) {
         flow = reply.finish(at_length, &mut last.deltas);
     }
     let reason = match flow {
-        Flow::Continue if at_length => FinishReason::Length,
+        Flow::Continue(()) if at_length => FinishReason::Length,
         _ => FinishReason::Stop,
     };
     last.finish = Some(Finish::of(reason, false, &reply));
     pieces
 }
 
-fn gathered(pieces: Vec<Settled>) -> Gathered {
-    let mut whole = Gathered::default();
+fn gathered(pieces: Vec<Settled>) -> Settled {
+    let mut whole = Settled::default();
     pieces.into_iter().for_each(|piece| whole.add(piece));
     whole
 }
@@ -259,14 +258,14 @@ fn whole_choice(choice: &Value) -> Value {
         "logprobs": choice["logprobs"]["content"].as_array().cloned().unwrap_or_default()})
 }
 
-fn check_chat(model: &ChatModel, told: bool, whole: &[Settled], pieces: &[Settled]) {
+fn check_chat(model: &ChatModel, scored: bool, whole: &[Settled], pieces: &[Settled]) {
     use chat::answer::{ChunkWriter, Identity, whole_answer};
-    use chat::usage::{Tally, UsageTold};
-    let identity = Identity::new("chatcmpl", "m");
+    use chat::usage::{Tally, UsageReport};
+    let identity = Identity::new("chatcmpl", "m", Vec::new());
     let reply = gathered(copied(whole));
-    let answer = whole_answer(model, &identity, vec![reply], USAGE, told);
+    let answer = whole_answer(model, &identity, vec![reply], USAGE, scored);
     let expected = whole_choice(&answer["choices"][0]);
-    let writer = ChunkWriter::new(&identity, 1, told, Tally::new(UsageTold::Never, 0));
+    let writer = ChunkWriter::new(&identity, 1, scored, Tally::new(UsageReport::Never, 0));
     let found = chat_choice(events(model, Box::new(writer), copied(pieces)));
     assert_eq!(found, expected);
     for text in [
@@ -364,10 +363,10 @@ fn check_responses(
     let events = events(model, Box::new(composer()), plain(pieces));
     let last = &events.last().unwrap()["response"];
     assert_eq!(without_ids(last.clone()), without_ids(expected));
-    let mut told = Value::from("");
+    let mut joined = Value::from("");
     for event in &events {
         if event["type"] == "response.output_text.delta" {
-            push(&mut told, &event["delta"]);
+            push(&mut joined, &event["delta"]);
         }
     }
     let output = last["output"].as_array().unwrap().iter();
@@ -375,7 +374,7 @@ fn check_responses(
     let texts: String = texts
         .map(|item| item["content"][0]["text"].as_str().unwrap())
         .collect();
-    assert_eq!(told, texts);
+    assert_eq!(joined, texts);
 }
 
 fn copied(pieces: &[Settled]) -> Vec<Settled> {
@@ -414,14 +413,14 @@ fn the_groups_in_which_tokens_come_never_change_an_answer() {
         let (begun, mut replies, mut groups) = (Instant::now(), 0, 0);
         for _ in 0..RECHUNKINGS.div_ceil(SYNTAXES) {
             let tokens = random_tokens::<S>(&model, &mut random);
-            let told = random.below(TOLD_OF) == 0;
-            let continued = Continued::new(&tokens, told, &mut random);
-            let whole = settled(&model, &tokens, told, in_parts(), || false);
+            let scored = random.below(SCORED_OF) == 0;
+            let continued = Continued::new(&tokens, scored, &mut random);
+            let whole = settled(&model, &tokens, scored, in_parts(), || false);
             let often = 1 + random.below(16);
             let mut cut = || random.below(often) == 0;
-            let pieces = settled(&model, &tokens, told, in_parts(), &mut cut);
+            let pieces = settled(&model, &tokens, scored, in_parts(), &mut cut);
             continued.check(&model, &mut cut);
-            check_chat(&model, told, &whole, &pieces);
+            check_chat(&model, scored, &whole, &pieces);
             check_messages(&model, &whole, &pieces);
             check_responses(&model, &state, &whole, &pieces);
             (replies, groups) = (replies + 1, groups + pieces.len());

@@ -84,10 +84,10 @@ mod tests {
 
     #[test]
     fn other_answers_pass_as_they_are() {
-        let told = BARE.replace("content-length: 0", "content-length: 2") + "{}";
+        let sized = BARE.replace("content-length: 0", "content-length: 2") + "{}";
         let good = BARE.replace("400 Bad Request", "200 OK");
         let half = BARE.trim_end();
-        for bytes in [told.as_str(), &good, half, "", "data: HTTP/1.1 400"] {
+        for bytes in [sized.as_str(), &good, half, "", "data: HTTP/1.1 400"] {
             assert!(with_body(bytes.as_bytes(), false).is_none(), "{bytes}");
         }
     }

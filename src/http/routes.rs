@@ -182,7 +182,7 @@ const X_SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 /// Header in which a client of the Messages API asks for more than the published version.
 const ANTHROPIC_BETA: &str = "anthropic-beta";
 
-/// Whether a client of the Messages API sends these; where its path is none, they tell its dialect.
+/// Whether a client of the Messages API sends these; where its path is none, they show its dialect.
 fn speaks_anthropic(headers: &HeaderMap) -> bool {
     headers.contains_key("anthropic-version")
 }
@@ -365,8 +365,8 @@ async fn body_answer(
         }
     };
     Ok(match answer {
-        Answer::Whole(value) => told(call, StatusCode::OK, value.to_string()),
-        Answer::Text(text) => told(call, StatusCode::OK, text),
+        Answer::Whole(value) => recorded(call, StatusCode::OK, value.to_string()),
+        Answer::Text(text) => recorded(call, StatusCode::OK, text),
         Answer::Stream(stream) => {
             let mut response = Response::new(Either::Right(*stream));
             set(&mut response, CONTENT_TYPE, "text/event-stream");
@@ -570,7 +570,7 @@ fn error_response(error: &ApiError, dialect: Dialect, call: &Call) -> Response<R
     if dialect == Dialect::Anthropic {
         body["request_id"] = Value::from(call.id_text());
     }
-    let mut response = told(call, error.status, body.to_string());
+    let mut response = recorded(call, error.status, body.to_string());
     let mut insert = |name, value| set(&mut response, name, value);
     match error.status {
         // Clients that try again after any 5xx heed this.
@@ -602,9 +602,9 @@ fn set(response: &mut Response<ResponseBody>, name: HeaderName, value: &'static 
     response.headers_mut().insert(name, value);
 }
 
-/// An answer of JSON that the call takes note of.
-fn told(call: &Call, status: StatusCode, text: String) -> Response<ResponseBody> {
-    call.told(text.as_bytes());
+/// An answer of JSON, which the call records.
+fn recorded(call: &Call, status: StatusCode, text: String) -> Response<ResponseBody> {
+    call.responded(text.as_bytes());
     json_text_response(status, text)
 }
 

@@ -128,7 +128,7 @@ impl Slot {
     }
 }
 
-/// Header that tells how long a client may rely on the connection before it sends a further
+/// Header that states how long a client may rely on the connection before it sends a further
 /// request.
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 
@@ -323,7 +323,7 @@ fn announce(response: &mut Response<ResponseBody>, peer: &Peer, idle: Duration) 
     if response.headers().contains_key(CONNECTION) {
         return;
     }
-    peer.keep(idle);
+    peer.set_keep_alive(idle);
     let text = format!("timeout={}", idle.as_secs());
     if let Ok(value) = HeaderValue::try_from(text) {
         response.headers_mut().insert(KEEP_ALIVE, value);

@@ -18,7 +18,7 @@ pub struct Settings {
     pub access_log: Option<Arc<Journal>>,
     /// Gets requests and answers, texts included.
     pub dump: Option<Arc<Journal>>,
-    /// Whose names for figures `/metrics` tells beside its own.
+    /// Whose names for figures `/metrics` reports beside its own.
     pub metrics: Option<Compatibility>,
     /// Which names requests may reach the server by.
     pub hosts: Hosts,
@@ -26,7 +26,7 @@ pub struct Settings {
     pub origins: Vec<Origin>,
 }
 
-/// Another server whose names for figures are told too.
+/// Another server whose names for figures are reported too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compatibility {
     Vllm,

@@ -43,7 +43,7 @@ const LIMITS: Limits = Limits {
 #[derive(Clone)]
 pub struct Script {
     pub tokens: Vec<TokenId>,
-    /// Replies behind the first one, by the order in which they begin; the last is repeated.
+    /// Replies after the first one, by the order in which they begin; the last is repeated.
     pub further: Vec<Vec<TokenId>>,
     /// The model that is asked.
     pub model: fn() -> ChatModel,
@@ -86,7 +86,7 @@ impl Script {
         }
     }
 
-    /// The reply that begins behind so many others.
+    /// The reply that begins after so many others.
     fn reply(&self, begun: usize) -> &[TokenId] {
         match (begun, self.further.len()) {
             (0, _) | (_, 0) => &self.tokens,

@@ -70,8 +70,8 @@ fn log_probabilities_are_of_the_content_and_on_request_of_the_reasoning() {
     let server = TestServer::start(Script::text(&format!("why</think>\n\n{CALLS}")));
     let fields = json!({"tools": tools(), "logprobs": true, "reasoning_effort": "low"});
     let joined = |answer: &Answer, name: &str| -> String {
-        let told = answer.json()["choices"][0]["logprobs"][name].clone();
-        let positions = told.as_array().into_iter().flatten();
+        let reported = answer.json()["choices"][0]["logprobs"][name].clone();
+        let positions = reported.as_array().into_iter().flatten();
         positions
             .map(|position| position["token"].as_str().unwrap().to_string())
             .collect()
@@ -89,14 +89,14 @@ fn log_probabilities_are_of_the_content_and_on_request_of_the_reasoning() {
 
 /// A tag that opens no call is content, with the log-probabilities of its tokens.
 #[test]
-fn log_probabilities_of_what_seemed_a_call_are_told() {
+fn log_probabilities_of_what_seemed_a_call_are_reported() {
     let text = "a <tool_call> b <function=f> c";
     let server = TestServer::start(Script::text(text));
     let answer = server.chat(json!({"tools": tools(), "logprobs": true}));
     assert_eq!(message(&answer)["content"], text);
-    let told = answer.json()["choices"][0]["logprobs"]["content"].clone();
-    let told = told.as_array().unwrap().iter();
-    let joined: String = told
+    let reported = answer.json()["choices"][0]["logprobs"]["content"].clone();
+    let reported = reported.as_array().unwrap().iter();
+    let joined: String = reported
         .map(|position| position["token"].as_str().unwrap())
         .collect();
     assert_eq!(joined, text);
@@ -120,8 +120,8 @@ fn log_probabilities_are_of_what_is_visible() {
         let server = TestServer::start(Script::text(script));
         let fields = json!({"tools": tools(), "logprobs": true, "stop": [stop]});
         let whole = server.chat(fields.clone());
-        let told = whole.json()["choices"][0]["logprobs"]["content"].clone();
-        let positions = told.as_array().unwrap().iter();
+        let reported = whole.json()["choices"][0]["logprobs"]["content"].clone();
+        let positions = reported.as_array().unwrap().iter();
         let bytes = positions.flat_map(|position| position["bytes"].as_array().unwrap());
         let bytes: Vec<u8> = bytes.map(|byte| byte.as_u64().unwrap() as u8).collect();
         let content = message(&whole)["content"].clone();
@@ -131,12 +131,12 @@ fn log_probabilities_are_of_what_is_visible() {
         let events = server.chat(fields).events().into_iter();
         let streamed: Vec<Value> = events
             .filter_map(|event| {
-                let told = &event["choices"][0]["logprobs"]["content"];
-                told.as_array().cloned()
+                let reported = &event["choices"][0]["logprobs"]["content"];
+                reported.as_array().cloned()
             })
             .flatten()
             .collect();
-        assert_eq!(Value::from(streamed), told, "{script}");
+        assert_eq!(Value::from(streamed), reported, "{script}");
     }
 }
 
@@ -154,7 +154,7 @@ fn what_is_not_offered_counts_as_no_failure_of_the_server() {
 #[test]
 fn a_wrong_path_says_what_was_meant_in_the_dialect_of_its_client() {
     let server = TestServer::start(Script::text("x"));
-    for (path, told) in [
+    for (path, reported) in [
         (
             "/chat/completions",
             "add /v1 to the base URL: it is /v1/chat/completions",
@@ -169,7 +169,7 @@ fn a_wrong_path_says_what_was_meant_in_the_dialect_of_its_client() {
     ] {
         let answer = server.get(path);
         assert_eq!(answer.status, 404, "{path}");
-        assert!(answer.body.contains(told), "{path}: {}", answer.body);
+        assert!(answer.body.contains(reported), "{path}: {}", answer.body);
     }
 }
 
@@ -209,7 +209,7 @@ fn a_streams_running_counts_grow_to_its_usage() {
 
 /// However many are ready when they are written.
 #[test]
-fn each_token_is_told_by_an_event_of_its_own() {
+fn each_token_is_reported_by_an_event_of_its_own() {
     let text = "0123456789".repeat(5);
     let server = TestServer::start(Script::text(&text));
     let events = server.chat(json!({"stream": true})).events();
@@ -367,7 +367,7 @@ fn calls_are_text_when_no_tool_is_offered() {
 }
 
 #[test]
-fn one_call_at_a_time_ends_the_reply_behind_it() {
+fn one_call_at_a_time_ends_the_reply_after_it() {
     let server = TestServer::start(Script::text(CALLS));
     let answer = server.chat(json!({"tools": tools(), "parallel_tool_calls": false}));
     assert_eq!(message(&answer)["tool_calls"].as_array().unwrap().len(), 1);
@@ -376,7 +376,7 @@ fn one_call_at_a_time_ends_the_reply_behind_it() {
 
 /// A device that became slow shows in them.
 #[test]
-fn the_time_of_steps_is_told() {
+fn the_time_of_steps_is_reported() {
     let server = TestServer::start(Script::endless());
     assert_eq!(server.chat(json!({"max_tokens": 5})).status, 200);
     let page = server.get("/metrics").body;
@@ -399,7 +399,7 @@ fn the_time_of_steps_is_told() {
 }
 
 #[test]
-fn while_loading_health_tells_progress_and_chat_says_when_to_retry() {
+fn while_loading_health_reports_progress_and_chat_says_when_to_retry() {
     let server = TestServer::start_loading();
     let health = server.get("/health");
     assert_eq!(health.status, 503);
@@ -716,7 +716,7 @@ fn a_client_that_leaves_frees_its_slot() {
 }
 
 #[test]
-fn a_device_failure_is_told_to_all_and_to_health() {
+fn a_device_failure_is_reported_to_all_and_to_health() {
     let server = TestServer::start(Script {
         fails_at: Some(20),
         ..Script::endless()
@@ -858,12 +858,12 @@ fn a_stream_begins_and_is_kept_alive_while_its_request_waits_in_the_queue() {
     .map(|(path, body, start, later)| {
         let mut open = server.post(path, &body);
         open.read_until(start);
-        let told = open.so_far();
+        let received = open.so_far();
         assert!(
-            told.find(": waiting for a slot") <= told.find(start),
-            "{told}"
+            received.find(": waiting for a slot") <= received.find(start),
+            "{received}"
         );
-        assert!(told.contains(": waiting"), "{told}");
+        assert!(received.contains(": waiting"), "{received}");
         (open, later)
     });
     server.wait_for(|stats| stats.waiting.get() == waiting.len() as u64);
@@ -906,7 +906,7 @@ fn logged(script: Script, act: impl FnOnce(&TestServer), text: &str) -> Vec<Valu
 }
 
 #[test]
-fn the_access_log_tells_how_replies_went() {
+fn the_access_log_states_how_replies_went() {
     let two = |server: &TestServer| {
         server.chat(json!({"n": 2, "stream": true, "max_tokens": 2}));
     };
@@ -921,7 +921,7 @@ fn the_access_log_tells_how_replies_went() {
 }
 
 #[test]
-fn the_access_log_tells_what_had_no_good_end() {
+fn the_access_log_states_what_had_no_good_end() {
     let leave = |server: &TestServer| {
         let mut open = server.open_chat(json!({"stream": true}));
         open.read_until("role");

@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn each_switch_counts_before_those_behind_it() {
+    fn each_switch_counts_before_those_after_it() {
         let mut body = json!({
             "thinking": {"type": "disabled"},
             "chat_template_kwargs": {"thinking": true},
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn each_budget_counts_before_those_behind_it() {
+    fn each_budget_counts_before_those_after_it() {
         let mut body = json!({
             "thinking": {"type": "enabled", "budget_tokens": 1},
             "thinking_token_budget": 2,

@@ -90,11 +90,11 @@ pub async fn parse<T: Send + 'static>(
     work: impl FnOnce(Body) -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
     let client = body.client();
-    let pace = client.pace();
+    let steps = client.steps();
     let read = spawn_blocking(move || {
         YIELDING.with(|_| ());
-        let mut pace = pace.begin();
-        work::under(move || pace.step(), || work(body))
+        let mut steps = steps.begin();
+        work::under(move || steps.step(), || work(body))
     });
     read.await
         .map_err(|_| internal("the request could not be read"))?
@@ -165,8 +165,8 @@ mod tests {
             let mut found = Vec::new();
             for _ in 0..2 {
                 let body = body::read(Full::new(Bytes::new()), &Memory::default()).await;
-                let places = Parsing::default();
-                let body = places.enter(body.unwrap(), Source::default()).await;
+                let parsing = Parsing::default();
+                let body = parsing.enter(body.unwrap(), Source::default()).await;
                 let parsing = parse(body, move |_| Ok(niceness())).await;
                 found.push(parsing.unwrap());
                 found.push(niceness());

@@ -63,15 +63,6 @@ struct Ended {
     pause: Duration,
 }
 
-impl Ended {
-    fn new() -> Ended {
-        Ended {
-            rings: Box::pin(sleep(PROBE_AFTER)),
-            pause: PROBE_AFTER,
-        }
-    }
-}
-
 impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
     pub fn new(stream: S, peer: Arc<Peer>) -> Wire<S> {
         Wire {
@@ -100,7 +91,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
             let patience = match first {
                 true => HEAD_TIMEOUT,
                 // The grace is for a request that was sent before the keep-alive time had passed.
-                false => self.peer.kept() + IDLE_GRACE,
+                false => self.peer.keep_alive() + IDLE_GRACE,
             };
             let rings = Box::pin(sleep_until(Instant::now() + patience));
             HeadClock {
@@ -207,7 +198,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Wire<S> {
         let outcome = Pin::new(&mut this.stream).poll_read(cx, buffer);
         let ended = matches!(outcome, Poll::Ready(Ok(()))) && buffer.filled().len() == before;
         if ended && this.framing.awaits_head() == Some(false) && this.owes_answer() {
-            this.ended = Some(Ended::new());
+            this.ended = Some(Ended {
+                rings: Box::pin(sleep(PROBE_AFTER)),
+                pause: PROBE_AFTER,
+            });
             return this.probe(cx);
         }
         let arrived = &mut buffer.filled_mut()[before..];
@@ -552,7 +546,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_told_twice_is_refused() {
+    fn a_length_stated_twice_is_refused() {
         for headers in [
             "content-length: 3\r\ntransfer-encoding: chunked",
             "transfer-encoding: chunked\r\ncontent-length: 3",
@@ -651,7 +645,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_that_is_gone_is_told_of_soon() {
+    async fn a_client_that_is_gone_is_noticed_soon() {
         let (mut wire, client, _open) = asked().await;
         drop(client);
         let begun = Instant::now();
@@ -660,10 +654,10 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_idle_connection_is_kept_longer_than_its_client_was_told() {
+    async fn an_idle_connection_is_kept_open_longer_than_its_response_states() {
         let (mut wire, _client, open) = asked().await;
         let idle = Duration::from_secs(30);
-        open.peer.keep(idle);
+        open.peer.set_keep_alive(idle);
         drop(open);
         let begun = Instant::now();
         assert_eq!(wire.read(&mut [0]).await.unwrap(), 0);
@@ -673,7 +667,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_head_that_has_begun_has_its_own_time() {
         let (mut wire, mut client, open) = asked().await;
-        open.peer.keep(Duration::from_secs(60));
+        open.peer.set_keep_alive(Duration::from_secs(60));
         drop(open);
         client.write_all(b"G").await.unwrap();
         let begun = Instant::now();

@@ -194,7 +194,7 @@ impl ChatModel {
     }
 
     /// Tokens that a prompt shares with one of the same system message and tools and another first
-    /// message; none where there are neither, or where the model goes on from any place.
+    /// message; none where there are neither, or where the model goes on from any message.
     fn head(&self, conversation: &Conversation, domain: u128, prompt: &[TokenId]) -> Option<usize> {
         let first = conversation.messages.first()?;
         let has_head = is_system(first) || !conversation.tools.is_empty();
@@ -249,11 +249,11 @@ impl ChatModel {
         };
         let encode = |text: &str| self.tokenizer.encode(text).map_err(PromptError::Tokenizer);
         // A message of harmony ends with its tag.
-        let behind = if self.harmony.is_some() { "" } else { "\n\n" };
+        let after = if self.harmony.is_some() { "" } else { "\n\n" };
         Ok(Some(ThinkingBudget {
             tokens,
             close: encode(close)?,
-            ending: encode(&format!("{BUDGET_USED_UP}{close}{behind}"))?,
+            ending: encode(&format!("{BUDGET_USED_UP}{close}{after}"))?,
         }))
     }
 
@@ -308,12 +308,12 @@ impl ChatModel {
 }
 
 /// A conversation that has the system message and the tools of `conversation`, and another message
-/// behind them.
+/// after them.
 fn with_other_message(conversation: &Conversation) -> Conversation {
     let messages = conversation.messages.iter();
     let mut messages: Vec<Value> = messages.take_while(|one| is_system(one)).cloned().collect();
-    let behind = conversation.messages.get(messages.len());
-    let text = behind.and_then(|message| message["content"].as_str());
+    let after = conversation.messages.get(messages.len());
+    let text = after.and_then(|message| message["content"].as_str());
     let begins_so = text.is_some_and(|text| text.trim_start().starts_with('a'));
     let other = if begins_so { "b" } else { "a" };
     messages.push(json!({"role": "user", "content": other}));
@@ -324,7 +324,7 @@ fn with_other_message(conversation: &Conversation) -> Conversation {
     }
 }
 
-/// Conversation with a sign behind the last message's words.
+/// Conversation with a sign after the last message's words.
 fn signed(conversation: &Conversation) -> Conversation {
     let mut signed = conversation.clone();
     if let Some(last) = signed.messages.last_mut() {
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_goes_on_behind_the_last_words() {
+    fn a_reply_goes_on_after_the_last_words() {
         for model in models() {
             let prompt = |said: &str, goes_on| {
                 let messages = json!([{"role": "user", "content": "hi"},
@@ -520,9 +520,9 @@ mod tests {
         }
     }
 
-    /// Also a measurement: prints what one more turn costs behind a long history.
+    /// Also a measurement: prints what one more turn costs after a long history.
     #[test]
-    fn one_more_turn_costs_little_behind_a_long_history() {
+    fn one_more_turn_costs_little_after_a_long_history() {
         const HISTORY_TOKENS: usize = 100_000;
         /// Gain of a turn by the texts encoded before.
         #[cfg(not(debug_assertions))]

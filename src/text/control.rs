@@ -131,7 +131,7 @@ impl ControlTokens {
     }
 
     /// Whether `text` holds a control token, or could become part of one with what the template
-    /// writes before or behind it.
+    /// writes before or after it.
     pub fn is_forged(&self, text: &str) -> bool {
         self.find(text, 0).is_some() || self.is_continued(text) || self.continues(text)
     }
@@ -191,7 +191,7 @@ impl ControlTokens {
         }
     }
 
-    /// `text` with a mark behind the first character of each control token but the `whole` ones,
+    /// `text` with a mark after the first character of each control token but the `whole` ones,
     /// and at its own ends where the template could complete one.
     fn hidden(&self, text: &str, mark: char, whole: &[TokenId]) -> String {
         let mut out = String::with_capacity(text.len() + mark.len_utf8());
@@ -321,7 +321,7 @@ mod tests {
         assert!(control().hide(&all).is_err());
     }
 
-    /// Whatever a template writes before or behind a string, no control token comes of it.
+    /// Whatever a template writes before or after a string, no control token comes of it.
     #[test]
     fn no_control_token_is_completed_at_the_ends_of_a_string() {
         const PARTS: [&str; 11] = [

@@ -14,7 +14,7 @@ use step::Facts;
 
 /// Conversations framed as ChatML, tools and reasoning included.
 const TEMPLATE: &str = include_str!("drawn/chat_template.jinja");
-/// Mark of that frame behind each turn, for which the model's own stands.
+/// Mark of that frame after each turn, for which the model's own stands.
 const END_OF_TURN: &str = "<|im_end|>";
 const GENERATION: &str = "generation_config.json";
 /// Expression of one character: no token is made of several.
@@ -43,7 +43,7 @@ fn named(files: [Named; 3]) -> Vec<Named> {
     files.filter(|(name, _)| !name.is_empty()).collect()
 }
 
-/// The template with a token behind each turn that ends it, and the tags of the model's thoughts.
+/// The template with a token after each turn that ends it, and the tags of the model's thoughts.
 fn template(facts: &Facts) -> String {
     let mut added = facts.added_tokens.iter();
     let stop = added.find(|(id, _)| facts.stop_tokens.first() == Some(id));
@@ -143,7 +143,7 @@ fn tokenizer(facts: &Facts) -> Value {
 }
 
 /// Bytes first, then fillers, and the added tokens: the library numbers those that the vocabulary
-/// lacks behind it, wherever they lie.
+/// lacks after it, wherever they lie.
 fn vocabulary(facts: &Facts) -> Map<String, Value> {
     let bytes = (0..=u8::MAX).map(|byte| byte_symbol(byte).to_string());
     let bytes = bytes.zip(free_ids(facts));
@@ -155,7 +155,7 @@ fn vocabulary(facts: &Facts) -> Map<String, Value> {
     bytes.chain(fillers).chain(added).collect()
 }
 
-/// Ids of the vocabulary: those before the added tokens, or behind where these are the first.
+/// Ids of the vocabulary: those before the added tokens, or after where these are the first.
 fn free_ids(facts: &Facts) -> Range<u32> {
     let end = facts.added_tokens.last().map_or(0, |(last, _)| last + 1);
     match facts.added_tokens.first() {
@@ -224,8 +224,8 @@ mod tests {
     #[test]
     fn a_model_without_a_tokenizer_gets_no_file_for_it() {
         let file = |name| (name, String::new());
-        let kept = named([file(""), file(""), file(GENERATION)]);
-        assert_eq!(kept, [file(GENERATION)]);
+        let chosen = named([file(""), file(""), file(GENERATION)]);
+        assert_eq!(chosen, [file(GENERATION)]);
     }
 
     #[test]

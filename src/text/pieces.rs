@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_without_a_place_to_cut_has_a_bound() {
+    fn a_text_without_a_cut_has_a_bound() {
         let word = |bytes: usize| end(&"x".repeat(bytes), 0, |_, _| true);
         assert_eq!(word(PIECE_BYTES), Some(PIECE_BYTES));
         let most = PIECE_BYTES + RUN_BYTES_MAX;
@@ -117,12 +117,12 @@ mod tests {
     }
 
     #[test]
-    fn who_cuts_is_asked_about_places_of_both_kinds_at_a_distance() {
+    fn who_cuts_is_asked_about_cuts_of_both_kinds_at_a_distance() {
         let text = "ab.c ".repeat(2 * PIECE_BYTES);
         let asked = std::cell::RefCell::new(Vec::new());
-        let none = end(&text, 0, |before, behind| {
-            assert!(before.len() <= AROUND_BYTES && behind.len() <= AROUND_BYTES);
-            asked.borrow_mut().push(behind.chars().next());
+        let none = end(&text, 0, |before, after| {
+            assert!(before.len() <= AROUND_BYTES && after.len() <= AROUND_BYTES);
+            asked.borrow_mut().push(after.chars().next());
             false
         });
         assert_eq!(none, None);

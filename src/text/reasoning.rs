@@ -10,7 +10,7 @@ use step::ToolFormat;
 
 use super::partial_tag;
 use super::reply::Delta;
-use super::tools::{Tags, ToolParser, ToolSchemas, newlines_at_end};
+use super::tools::{self, Tags, ToolParser, ToolSchemas, newlines_at_end};
 
 /// Blank text that may precede an opening tag.
 const LEADING_BLANK_BYTES_MAX: usize = 64;
@@ -29,7 +29,7 @@ enum Phase {
     /// Inside, before the first character that is no newline.
     Opened,
     Inside,
-    /// Behind the closing tag, before the first character that is no newline.
+    /// After the closing tag, before the first character that is no newline.
     Closed,
     /// After a call that ended the reasoning: a closing tag may still come.
     Called,
@@ -91,7 +91,7 @@ impl ReasoningSplitter {
         matches!(self.phase, Phase::Opened | Phase::Inside)
     }
 
-    /// Whether the text so far ends behind reasoning, before any content.
+    /// Whether the text so far ends after reasoning, before any content.
     pub fn is_between(&self) -> bool {
         self.phase == Phase::Closed
     }
@@ -162,8 +162,7 @@ impl ReasoningSplitter {
 
     /// Drops newlines at the head of `pending`; returns whether text follows them.
     fn drop_newlines(&mut self) -> bool {
-        let kept = self.pending.trim_start_matches('\n').len();
-        self.pending.drain(..self.pending.len() - kept);
+        tools::drop_newlines(&mut self.pending);
         !self.pending.is_empty()
     }
 
@@ -331,7 +330,7 @@ mod tests {
 
     /// The name of a channel is a part of the tag, and calls are of the other form.
     #[test]
-    fn thoughts_of_a_channel_are_split_from_a_call_behind_them() {
+    fn thoughts_of_a_channel_are_split_from_a_call_after_them() {
         let call = "<|tool_call>call:edit{path:<|\"|>x<|\"|>}<tool_call|>";
         let thoughts = "<|channel>thought\nI see.\n<channel|>";
         let splitter = || ReasoningSplitter::new("<|channel>thought", "<channel|>", false);
@@ -395,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn reasoning_behind_what_is_no_call_is_told_at_once() {
+    fn reasoning_after_what_is_no_call_is_passed_on_at_once() {
         let splitter = ReasoningSplitter::new("<think>", "</think>", true);
         let mut splitter =
             splitter.ended_by_calls_of(Some((ToolFormat::Qwen3Coder, schemas().into())));

@@ -1,5 +1,6 @@
 //! Parser of one output: tokens in, deltas of reasoning, content and tool calls out.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use step::executor::TokenId;
@@ -85,13 +86,9 @@ pub enum Section {
     Call,
 }
 
-/// Whether the reply goes on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flow {
-    Continue,
-    /// A stop string or the only wanted tool call is complete; no more tokens are needed.
-    Complete,
-}
+/// Whether the reply goes on. It breaks once a stop string or the only wanted tool call is
+/// complete: no more tokens are needed.
+pub type Flow = ControlFlow<()>;
 
 /// The text side of one reply: bytes, reasoning, tool calls, stop strings, in this order.
 #[derive(Debug)]
@@ -147,7 +144,7 @@ impl OutputParser {
     }
 
     /// Whether special and stop tokens count as part of the output: they do in a raw one.
-    pub fn tells_all(&self) -> bool {
+    pub fn reports_all(&self) -> bool {
         self.raw
     }
 
@@ -168,7 +165,7 @@ impl OutputParser {
             return self.push_mark(mark, out);
         }
         if !self.is_text(model, id) {
-            return Flow::Continue;
+            return Flow::Continue(());
         }
         let mut text = String::new();
         self.detokenizer
@@ -177,18 +174,14 @@ impl OutputParser {
     }
 
     /// Flushes pending text to `out`. `cut`: the output ended at its length, not by itself.
-    /// Not to be called after `Flow::Complete`.
+    /// Not to be called after a break.
     pub fn finish(&mut self, cut: bool, out: &mut Vec<Delta>) -> Flow {
         let mut text = String::new();
         self.detokenizer.finish(&mut text);
-        if self.push_text(&text, out) == Flow::Complete {
-            return Flow::Complete;
-        }
+        self.push_text(&text, out)?;
         let mut split = Split::default();
         self.reasoning.finish(cut, &mut split);
-        if self.push_split(split, out) == Flow::Complete {
-            return Flow::Complete;
-        }
+        self.push_split(split, out)?;
         let mut deltas = Vec::new();
         if let Some(tools) = &mut self.tools {
             tools.finish(cut, &mut deltas);
@@ -196,11 +189,9 @@ impl OutputParser {
         if let Some(harmony) = &mut self.harmony {
             harmony.finish(cut, &mut deltas);
         }
-        if self.tell(deltas, out) == Flow::Complete {
-            return Flow::Complete;
-        }
+        self.push_deltas(deltas, out)?;
         self.stops.finish(out);
-        Flow::Continue
+        Flow::Continue(())
     }
 
     /// Index in `ReplyFormat::stops` of the text that ended the reply.
@@ -227,16 +218,16 @@ impl OutputParser {
         self.section() == Section::Reasoning
     }
 
-    /// Bytes of content that were handed out so far.
-    pub fn told(&self) -> usize {
+    /// Bytes of content that were passed on so far.
+    pub fn passed_on(&self) -> usize {
         self.stops.content().0
     }
 
     /// Bytes of content before those of the next token if all pending text is content.
     pub fn content_ahead(&self) -> usize {
-        let (told, pending) = self.stops.content();
+        let (passed_on, pending) = self.stops.content();
         let calls = self.tools.as_ref().map_or(0, ToolParser::pending);
-        told + pending + calls + self.reasoning.undecided()
+        passed_on + pending + calls + self.reasoning.undecided()
     }
 
     /// Complete tool calls so far.
@@ -276,12 +267,10 @@ impl OutputParser {
         if let Some(harmony) = &mut self.harmony {
             push(harmony, &mut deltas);
         }
-        if self.tell(deltas, out) == Flow::Complete {
-            return Flow::Complete;
-        }
+        self.push_deltas(deltas, out)?;
         match &self.harmony {
-            Some(harmony) if harmony.has_enough() => Flow::Complete,
-            _ => Flow::Continue,
+            Some(harmony) if harmony.has_enough() => Flow::Break(()),
+            _ => Flow::Continue(()),
         }
     }
 
@@ -301,24 +290,22 @@ impl OutputParser {
             Some(tools) => tools.push(&split.content, &mut deltas),
             None => append(&mut deltas, Delta::Content(split.content)),
         }
-        if self.tell(deltas, out) == Flow::Complete {
-            return Flow::Complete;
-        }
+        self.push_deltas(deltas, out)?;
         match &self.tools {
-            Some(tools) if tools.has_enough() => Flow::Complete,
-            _ => Flow::Continue,
+            Some(tools) if tools.has_enough() => Flow::Break(()),
+            _ => Flow::Continue(()),
         }
     }
 
     /// Appends `deltas` to `out` up to a stop string.
-    fn tell(&mut self, deltas: Vec<Delta>, out: &mut Vec<Delta>) -> Flow {
+    fn push_deltas(&mut self, deltas: Vec<Delta>, out: &mut Vec<Delta>) -> Flow {
         for delta in deltas {
             self.stopped_by = self.stops.push(delta, out);
             if self.stopped_by.is_some() {
-                return Flow::Complete;
+                return Flow::Break(());
             }
         }
-        Flow::Continue
+        Flow::Continue(())
     }
 }
 
@@ -354,11 +341,11 @@ mod tests {
         let mut reply = OutputParser::new(model, format);
         let mut out = Vec::new();
         for (at, &id) in tokens.iter().enumerate() {
-            if reply.push(model, id, &mut out) == Flow::Complete {
+            if reply.push(model, id, &mut out) == Flow::Break(()) {
                 return (out, at + 1);
             }
         }
-        reply.finish(false, &mut out);
+        let _ = reply.finish(false, &mut out);
         (out, tokens.len())
     }
 
@@ -366,7 +353,7 @@ mod tests {
         1\n</parameter>\n</function>\n</tool_call>";
 
     #[test]
-    fn a_reply_is_told_in_its_parts() {
+    fn a_reply_is_passed_on_in_its_parts() {
         let (deltas, _) = run(format(&[]), &ids(REPLY));
         let expected = [
             Delta::Reasoning("why".to_string()),
@@ -429,10 +416,10 @@ mod tests {
         let call = &REPLY[REPLY.find("<tool_call>").unwrap()..];
         let text = format!("why\n{call}\n</think>\n\nDone.");
         let (deltas, _) = run(format(&[]), &ids(&text));
-        let told = &run(format(&[]), &ids(REPLY)).0;
+        let whole = &run(format(&[]), &ids(REPLY)).0;
         let expected = [
-            &told[..1],
-            &told[2..],
+            &whole[..1],
+            &whole[2..],
             &[Delta::Content("Done.".to_string())],
         ];
         assert_eq!(deltas, expected.concat());
@@ -453,28 +440,28 @@ mod tests {
             min_tokens,
             ..format(&["b"])
         };
-        let told = |min_tokens| run(of(min_tokens), &tokens);
-        assert_eq!(told(0).0, [Delta::Content("a".to_string())]);
-        let (deltas, taken) = told(tokens.len() - 1);
+        let passed_on = |min_tokens| run(of(min_tokens), &tokens);
+        assert_eq!(passed_on(0).0, [Delta::Content("a".to_string())]);
+        let (deltas, taken) = passed_on(tokens.len() - 1);
         assert_eq!(taken, tokens.len());
         assert_eq!(deltas, [Delta::Content("ab ab ab a".to_string())]);
         assert_eq!(
-            told(tokens.len()).0,
+            passed_on(tokens.len()).0,
             [Delta::Content("ab ab ab ab".to_string())]
         );
     }
 
     /// The markup of a call is never seen, so that nothing in it ends a reply.
     #[test]
-    fn stop_strings_are_looked_for_in_what_is_told() {
+    fn stop_strings_are_looked_for_in_what_is_passed_on() {
         let stops = ["\n<", ">", "tool_call", "function", "=", "\"", "}", "1\n"];
         let (deltas, _) = run(format(&stops), &ids(REPLY));
         assert_eq!(deltas, run(format(&[]), &ids(REPLY)).0);
         let mut reply = OutputParser::new(&chat_model(), format(&["1"]));
         let mut out = Vec::new();
         let mut tokens = ids(REPLY).into_iter();
-        let stopped = tokens.any(|id| reply.push(&chat_model(), id, &mut out) == Flow::Complete);
-        let stopped = stopped || reply.finish(false, &mut out) == Flow::Complete;
+        let stopped = tokens.any(|id| reply.push(&chat_model(), id, &mut out) == Flow::Break(()));
+        let stopped = stopped || reply.finish(false, &mut out) == Flow::Break(());
         assert!(stopped && reply.has_half_a_call() && reply.calls() == 0);
         let json = "{\"a\":\"".to_string();
         assert_eq!(out.last(), Some(&Delta::Arguments { index: 0, json }));
@@ -507,7 +494,7 @@ mod tests {
             ..format(&[])
         };
         let (deltas, used) = run(wanted, &tokens);
-        // Text behind the first call shows that it has ended.
+        // Text after the first call shows that it has ended.
         assert!(used < ids(REPLY).len() + ids("\n<tool_call>\n<function=f>\n").len());
         assert_eq!(deltas.len(), 4);
     }
@@ -544,10 +531,10 @@ mod tests {
             for piece in rechunk(text.as_bytes(), &mut random) {
                 let mut decoded = String::new();
                 detokenizer.push(piece, &mut decoded);
-                complete = complete || reply.push_text(&decoded, &mut out) == Flow::Complete;
+                complete = complete || reply.push_text(&decoded, &mut out) == Flow::Break(());
             }
             if !complete {
-                reply.finish(false, &mut out);
+                let _ = reply.finish(false, &mut out);
             }
             if !text.contains("STOP") {
                 assert_eq!(out, whole, "{text:?}");

@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_used_is_kept_and_the_rest_forgotten() {
+    fn what_is_used_stays_cached_and_the_rest_is_evicted() {
         let mut segments = Segments::new(2 * DOMAIN_BYTES + 20 * (ENTRY_BYTES + 8));
         segments.put(0, "kept", &ids(1));
         segments.put(0, "lost", &ids(1));
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_would_take_most_of_the_room_is_not_kept() {
+    fn a_text_that_would_take_most_of_the_bytes_is_not_cached() {
         let mut segments = Segments::new(4096);
         segments.put(0, "large", &ids(1024));
         assert!(segments.get(0, "large").is_none());

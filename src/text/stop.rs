@@ -180,7 +180,7 @@ mod tests {
 
     /// Every text of two letters, with every stop string: those that begin inside themselves too.
     #[test]
-    fn a_stop_string_is_found_at_its_first_place() {
+    fn a_stop_string_is_found_at_its_first_position() {
         let words = |length: u32| {
             (0..1 << length).map(move |bits: u32| -> String {
                 (0..length)

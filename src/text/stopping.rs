@@ -309,11 +309,11 @@ impl PartialMatch {
         found
     }
 
-    /// Appends to `out` all but the last characters, which have at least `kept` unescaped bytes.
-    fn release(&mut self, kept: usize, out: &mut String) {
+    /// Appends to `out` all but the last characters, of at least `withheld` unescaped bytes.
+    fn release(&mut self, withheld: usize, out: &mut String) {
         let mut length = 0;
         while let Some(&(read, raw)) = self.lengths.front()
-            && self.read - read >= kept
+            && self.read - read >= withheld
         {
             self.lengths.pop_front();
             self.read -= read;

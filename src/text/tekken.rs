@@ -121,7 +121,7 @@ fn specials(tekken: &Tekken) -> Result<Vec<String>, TokenizerError> {
     Ok(texts)
 }
 
-/// Tokens behind the `specials`, each byte as its symbol.
+/// Tokens after the `specials`, each byte as its symbol.
 fn words(tekken: &Tekken, specials: usize) -> Result<Vec<String>, TokenizerError> {
     let size = tekken.config.default_vocab_size;
     let count = size.checked_sub(specials);

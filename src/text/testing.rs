@@ -105,7 +105,7 @@ pub fn byte_tokenizer() -> Vec<u8> {
     byte_tokenizer_with(&added)
 }
 
-/// A byte-level tokenizer with other tokens behind those of bytes, and whether each is special.
+/// A byte-level tokenizer with other tokens after those of bytes, and whether each is special.
 fn byte_tokenizer_with(added: &[(&str, bool)]) -> Vec<u8> {
     let mut vocabulary = serde_json::Map::new();
     for byte in 0..=255u8 {
@@ -253,7 +253,7 @@ pub const TEMPLATE: &str = "\
 {%- if add_generation_prompt %}<|im_start|>assistant\n{% if enable_thinking %}<think>\n\
 {% else %}<think>\n\n</think>\n\n{% endif %}{% endif %}";
 
-/// A template that refuses system messages behind the first.
+/// A template that refuses system messages after the first.
 pub const STRICT_TEMPLATE: &str = "\
 {%- for m in messages %}{% if m.role == 'system' and not loop.first %}\
 {{ raise_exception('System message must be at the beginning.') }}{% endif %}\
@@ -282,7 +282,7 @@ pub fn chat_model_with(template: &str) -> ChatModel {
     }
 }
 
-/// Facts of a model that speaks harmony: its marks are the tokens behind those of bytes.
+/// Facts of a model that speaks harmony: its marks are the tokens after those of bytes.
 static HARMONY: Facts = Facts {
     stop_tokens: &[261, 262],
     added_tokens: &[
@@ -307,7 +307,7 @@ pub fn harmony_model() -> ChatModel {
     ChatModel::new(&HARMONY, tokenizer, Template::harmony()).unwrap()
 }
 
-/// Facts of a model that speaks as Gemma 4: its marks are the tokens behind those of bytes.
+/// Facts of a model that speaks as Gemma 4: its marks are the tokens after those of bytes.
 static GEMMA: Facts = Facts {
     stop_tokens: &[257, 265],
     added_tokens: &[

@@ -49,7 +49,7 @@ pub struct Tokenizer {
     /// Tokens of `special` that have a text, and the framing of the template; `inner` takes their
     /// texts for any other text.
     control: ControlTokens,
-    /// Tokens that the definition puts before and behind a document.
+    /// Tokens that the definition puts before and after a document.
     frame: (Vec<TokenId>, Vec<TokenId>),
     segments: Mutex<Segments>,
     longest_token_bytes: usize,
@@ -198,8 +198,8 @@ impl Tokenizer {
     }
 
     fn framed(&self, ids: &[TokenId]) -> Vec<TokenId> {
-        let (before, behind) = &self.frame;
-        [before, ids, behind].concat()
+        let (before, after) = &self.frame;
+        [before, ids, after].concat()
     }
 
     /// [`Tokenizer::encode_document`] if the text is to be `framed` and [`Tokenizer::encode`]
@@ -305,9 +305,9 @@ impl Tokenizer {
         if !self.cuts {
             return Ok(text.len());
         }
-        let holds = |before: &str, behind: &str| is_cut(&self.inner, before, behind);
-        let end = pieces::end(text, from, |before, behind| {
-            holds(before, behind).unwrap_or(false)
+        let holds = |before: &str, after: &str| is_cut(&self.inner, before, after);
+        let end = pieces::end(text, from, |before, after| {
+            holds(before, after).unwrap_or(false)
         });
         end.ok_or_else(|| {
             let problem = format!(
@@ -441,14 +441,14 @@ fn begin_no_document(rule: &mut serde_json::Value) -> bool {
     first
 }
 
-/// Whether no token reaches from one text into the one behind it, whatever stands around both: they
+/// Whether no token reaches from one text into the one after it, whatever stands around both: they
 /// are told apart before any token is looked for, and nothing is put at the head of a text.
 fn is_cut(
     inner: &tokenizers::Tokenizer,
     before: &str,
-    behind: &str,
+    after: &str,
 ) -> Result<bool, TokenizerError> {
-    let text = [before, behind].concat();
+    let text = [before, after].concat();
     let Some(splitter) = inner.get_pre_tokenizer() else {
         return Ok(false);
     };
@@ -458,7 +458,7 @@ fn is_cut(
     done.map_err(|error| TokenizerError::Encode(error.to_string()))?;
     let splits = split.get_splits(OffsetReferential::Original, OffsetType::Byte);
     let ends = splits.iter().any(|(_, (_, end), _)| *end == before.len());
-    Ok(ends && encode(&text)? == [encode(before)?, encode(behind)?].concat())
+    Ok(ends && encode(&text)? == [encode(before)?, encode(after)?].concat())
 }
 
 /// Bytes and special flags of all ids below `vocabulary`.

@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn work_is_told_between_its_steps_and_other_work_is_not() {
+    fn work_is_stopped_between_its_steps_and_other_work_is_not() {
         let steps = Rc::new(Cell::new(0));
         let counted = steps.clone();
         let between = move || match counted.replace(counted.get() + 1) {

@@ -33,7 +33,7 @@ function interrupts(line) {
   return Boolean(item && item[3] && (!/\d/.test(item[2]) || parseInt(item[2], 10) === 1));
 }
 
-/** The cells of a row; a bar behind a backslash belongs to a cell. */
+/** The cells of a row; a bar after a backslash belongs to a cell. */
 function cells(line) {
   const row = line.trim().replace(/^\|/, "").replace(/(^|[^\\])\|$/, "$1");
   return row.split(/(?<!\\)\|/).map((cell) => cell.trim().replaceAll("\\|", "|"));
@@ -219,7 +219,7 @@ function written(parent, tag, text, kind) {
   const made = document.createElement(tag);
   if (kind) made.className = kind;
   inline(made, text);
-  // The direction is found anew for each node that joins, so it is asked for behind the last.
+  // The direction is found anew for each node that joins, so it is asked for after the last.
   made.dir = "auto";
   parent.append(made);
   return made;
@@ -294,7 +294,7 @@ const isDecided = ({ kind, line }, last) => line + (kind === "table" ? 1 : 0) < 
 
 /**
  * A text as it grows. A block is drawn once for all when whole lines have begun the next one:
- * nothing that follows can change it. What lies behind is drawn anew each time.
+ * nothing that follows can change it. What follows is drawn anew each time.
  */
 class Markdown {
   constructor(box) {

@@ -204,9 +204,9 @@ async function removeAll() {
 async function exportAll() {
   const all = new Map((await store.all()).map((chat) => [chat.id, chat]));
   for (const [id, chat] of loaded) if (heads.has(id)) all.set(id, plainConversation(chat));
-  const told = { format: "atlas chats", version: 1, exported: new Date().toISOString(),
+  const archive = { format: "atlas chats", version: 1, exported: new Date().toISOString(),
     chats: [...all.values()] };
-  const file = URL.createObjectURL(new Blob([JSON.stringify(told, null, 1)], { type: "application/json" }));
+  const file = URL.createObjectURL(new Blob([JSON.stringify(archive, null, 1)], { type: "application/json" }));
   const made = document.createElement("a");
   made.href = file;
   made.download = "atlas-chats.json";
@@ -217,18 +217,18 @@ async function exportAll() {
 
 /** Chats of a file that this page has written; one that is here already is left as it is. */
 async function importAll(file) {
-  let told;
+  let archive;
   try {
-    told = JSON.parse(await file.text());
+    archive = JSON.parse(await file.text());
   } catch {
     // No export.
   }
-  if (told?.format !== "atlas chats" || told.version !== 1 || !told.chats?.every?.(isConversation)) {
+  if (archive?.format !== "atlas chats" || archive.version !== 1 || !archive.chats?.every?.(isConversation)) {
     return notice(current, `${file.name} is no export of this page: choose an atlas-chats.json.`);
   }
-  const added = told.chats.filter(({ id }) => !heads.has(id)).map(plainConversation);
+  const added = archive.chats.filter(({ id }) => !heads.has(id)).map(plainConversation);
   for (const chat of added) await save(chat, chat.changed);
-  say(`Imported: ${added.length} of ${told.chats.length} chats; the others are here already.`);
+  say(`Imported: ${added.length} of ${archive.chats.length} chats; the others are here already.`);
 }
 
 /** Another tab has changed something that this one may show. */

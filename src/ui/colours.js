@@ -18,7 +18,7 @@ const KEYWORDS = new Set(WORDS);
 
 /**
  * A pattern of what has a colour; each group is named as the class of its elements. What is not
- * closed ends with its line or with the text, so that no place is looked at again and again.
+ * closed ends with its line or with the text, so that no position is looked at again and again.
  */
 function coloured(language) {
   const sign = NUMBER_SIGN.test(language) ? "#" : DASHES.test(language) ? "--" : "//";

@@ -1,4 +1,4 @@
-// Text files that go with a message: chosen or dropped, shown as chips, sent in fences behind the text.
+// Text files that go with a message: chosen or dropped, shown as chips, sent in fences after the text.
 
 /** Bytes of one file; a context holds about a megabyte of text. */
 const FILE_BYTES_MAX = 512 * 1024;
@@ -22,7 +22,7 @@ async function fileText(file) {
   throw new Told(`${file.name} is no text in UTF-8: only such files can be read.`);
 }
 
-/** Adds files to the draft of a conversation; those that cannot be taken are told of. */
+/** Adds files to the draft of a conversation; those that cannot be taken are reported. */
 async function attach(conversation, chosen) {
   const problems = [];
   for (const file of chosen) {

@@ -8,7 +8,7 @@ const FORMULA_CHARS_MAX = 4000;
 /** Groups inside each other; a formula with deeper ones stays as it is written. */
 const FORMULA_DEPTH_MAX = 40;
 
-/** Names and the characters that they stand for, one behind the other. */
+/** Names and the characters that they stand for, one after the other. */
 const named = (text) => new Map(text.trim().split(/\s+/).map((word) => word.split("=")));
 
 const LETTERS = named(`alpha=α beta=β gamma=γ delta=δ epsilon=ϵ varepsilon=ε zeta=ζ eta=η theta=θ
@@ -295,7 +295,7 @@ class Tex {
     return ALIGNED.has(name) ? marked(table, ["displaystyle", "true"]) : table;
   }
 
-  /** Puts what stands behind `_`, `^` and primes at a base. */
+  /** Puts what follows `_`, `^` and primes at a base. */
   scripts(base) {
     let [under, over, primes] = [null, null, ""];
     for (;;) {

@@ -15,7 +15,7 @@ function countSoon() {
   countTimer = setTimeout(() => count(current).catch(() => {}), COUNT_AFTER_MS);
 }
 
-/** Tokens of a conversation without its draft: told with the last reply, or counted. */
+/** Tokens of a conversation without its draft: reported with the last reply, or counted. */
 async function countedTurns(conversation) {
   const last = conversation.turns.at(-1);
   if (!last && !conversation.system.trim()) return 0;
@@ -45,8 +45,8 @@ function showRoom(tokens) {
   $("gauge").max = context;
   $("gauge").value = Math.min(tokens, context);
   $("count").textContent = `${grouped(tokens)} of ${grouped(context)} tokens of context`;
-  const told = advice(tokens, context);
-  if ($("advice").textContent !== told) $("advice").textContent = told;
+  const text = advice(tokens, context);
+  if ($("advice").textContent !== text) $("advice").textContent = text;
 }
 
 function advice(tokens, context) {

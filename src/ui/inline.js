@@ -130,8 +130,8 @@ class Inline {
     if (source === null || source.includes(open)) return false;
     const end = from + source.length + close.length;
     // One dollar is money where blanks, letters or digits stand beside it.
-    const [before, behind] = [this.text[this.at - 1] ?? " ", this.text[end] ?? " "];
-    const isMoney = /^\s|\s$/.test(source) || /[\p{L}\p{N}]/u.test(before + behind);
+    const [before, after] = [this.text[this.at - 1] ?? " ", this.text[end] ?? " "];
+    const isMoney = /^\s|\s$/.test(source) || /[\p{L}\p{N}]/u.test(before + after);
     const made = open === "$" && isMoney ? null : formula(source, open === "$$" || open === "\\[");
     if (!made) return false;
     this.flush();
@@ -166,7 +166,7 @@ class Inline {
     this.at = end + open;
   }
 
-  /** Where the next run of exactly `length` backticks begins, behind the one that begins here. */
+  /** Where the next run of exactly `length` backticks begins, after the one that begins here. */
   runEnd(length) {
     if (!this.runs) {
       this.runs = new Map();
@@ -177,7 +177,7 @@ class Inline {
       }
       for (const places of this.runs.values()) places.reverse();
     }
-    // Looked up in the order of the text: what lies behind is not looked at again.
+    // Looked up in the order of the text: what follows is not looked at again.
     const places = this.runs.get(length);
     while (places?.length && places.at(-1) <= this.at) places.pop();
     return places?.at(-1);
@@ -188,13 +188,13 @@ class Inline {
     while (this.text[this.at + count] === sign) count += 1;
     if (sign === "~" ? count !== 2 : count > EMPHASIS_DEPTH_MAX) return this.take(count);
     const before = this.text[this.at - 1] ?? " ";
-    const behind = this.text[this.at + count] ?? " ";
+    const after = this.text[this.at + count] ?? " ";
     const space = (text) => /\s/.test(text);
-    const left = !space(behind) && (!PUNCTUATION.test(behind) || space(before) || PUNCTUATION.test(before));
-    const right = !space(before) && (!PUNCTUATION.test(before) || space(behind) || PUNCTUATION.test(behind));
+    const left = !space(after) && (!PUNCTUATION.test(after) || space(before) || PUNCTUATION.test(before));
+    const right = !space(before) && (!PUNCTUATION.test(before) || space(after) || PUNCTUATION.test(after));
     const inWord = sign === "_";
     const opens = left && (!inWord || !right || PUNCTUATION.test(before));
-    const closes = right && (!inWord || !left || PUNCTUATION.test(behind));
+    const closes = right && (!inWord || !left || PUNCTUATION.test(after));
     if (!opens && !closes) return this.take(count);
     const node = this.mark(sign.repeat(count));
     const run = { node, sign, count, length: count, opens, closes, previous: this.last, next: null };
@@ -209,7 +209,7 @@ class Inline {
     else this.last = run.previous;
   }
 
-  /** Makes elements of the runs behind `bottom`. */
+  /** Makes elements of the runs after `bottom`. */
   emphasise(bottom) {
     if (this.last === bottom) return;
     let closer = this.last;
@@ -230,7 +230,7 @@ class Inline {
     while (this.last && this.last !== bottom) this.forget(this.last);
   }
 
-  /** The run that `closer` ends, behind `bottom`, and behind what was looked at in vain. */
+  /** The run that `closer` ends, after `bottom`, and after what was looked at in vain. */
   opener(closer, bottom, vain) {
     for (let run = closer.previous; run && run !== bottom && run !== vain; run = run.previous) {
       const odd = (closer.opens || run.closes) && closer.length % 3 !== 0

@@ -12,8 +12,8 @@ let greeting = null;
 /** Looks whether the server is there, and which model it has; goes on until it is ready. */
 async function greet() {
   clearTimeout(greeting);
-  const state = await serverState().catch((error) => ({ told: error.message }));
-  $("state").textContent = state.told;
+  const state = await serverState().catch((error) => ({ text: error.message }));
+  $("state").textContent = state.text;
   $("state").classList.toggle("ready", Boolean(state.ready));
   if (state.ready) countSoon();
   else if (!state.refused) greeting = setTimeout(greet, GREET_AGAIN_MS);
@@ -23,18 +23,18 @@ async function serverState() {
   const health = await fetch(HOME + "health", { headers: headers() }).catch(() => null);
   if (!health) await ask("health");
   const known = await health.clone().json().catch(() => null);
-  if (!known?.status) return { told: await complaint(health) };
-  if (known.status === "loading") return { told: `${known.stage}, ${known.percent} %` };
-  if (known.status !== "ready") return { told: "the server is " + known.status };
+  if (!known?.status) return { text: await complaint(health) };
+  if (known.status === "loading") return { text: `${known.stage}, ${known.percent} %` };
+  if (known.status !== "ready") return { text: "the server is " + known.status };
   try {
     const [model] = (await (await ask("v1/models")).json()).data;
     const isNew = server.model !== model.id;
     Object.assign(server, { context: model.max_model_len, model: model.id });
     if (isNew && !current.turns.length) drawConversation(current);
-    return { told: `${model.id}, context ${model.max_model_len}`, ready: true };
+    return { text: `${model.id}, context ${model.max_model_len}`, ready: true };
   } catch (error) {
     if (error.status !== 401) throw error;
-    return { told: "this server asks for an API key: see Settings", refused: true };
+    return { text: "this server asks for an API key: see Settings", refused: true };
   }
 }
 

@@ -3,7 +3,7 @@
 /** How often a reply is kept while it is written, so that a page that ends loses little. */
 const KEEP_EVERY_MS = 1000;
 
-/** Time from the first token on that a rate is told of: tokens may come together. */
+/** Time from the first token on that a rate is reported: tokens may come together. */
 const RATE_FROM_MS = 10;
 
 class Reply {

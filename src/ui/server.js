@@ -17,7 +17,7 @@ const PROXY_ANSWERS = {
   504: "the server took longer than it waits",
 };
 
-/** A problem that is told to whoever reads the page. */
+/** A problem that is shown to whoever reads the page. */
 class Told extends Error {
   constructor(message, status) {
     super(message);

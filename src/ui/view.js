@@ -89,8 +89,8 @@ class ReplyView extends TurnView {
     if (turn.thought) this.showThought();
     if (turn.text) this.showText();
     turn.calls.forEach((call) => this.showCall(call));
-    const told = figures(turn, server.context);
-    if (this.figures.textContent !== told) this.figures.textContent = told;
+    const line = figures(turn, server.context);
+    if (this.figures.textContent !== line) this.figures.textContent = line;
     if (!turn.live && !this.acts) this.end();
   }
 

@@ -134,16 +134,16 @@ pub fn reply(input: &[u8]) {
     };
     let model = model::chat();
     let mut reply = OutputParser::new(model, format);
-    let (mut deltas, mut flow) = (Vec::new(), Flow::Continue);
+    let (mut deltas, mut flow) = (Vec::new(), Flow::Continue(()));
     for pair in choices.rest().chunks_exact(2) {
         let id = usize::from(u16::from_le_bytes([pair[0], pair[1]])) % VOCAB;
         flow = reply.push(model, id as TokenId, &mut deltas);
-        if flow == Flow::Complete {
+        if flow.is_break() {
             break;
         }
     }
-    if flow == Flow::Continue {
-        reply.finish(false, &mut deltas);
+    if flow.is_continue() {
+        let _ = reply.finish(false, &mut deltas);
     }
     for delta in deltas {
         if let Delta::Content(text) = delta {

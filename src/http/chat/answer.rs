@@ -11,7 +11,6 @@ use text::chat::ChatModel;
 use text::reply::Delta;
 
 use crate::call::Usage;
-use crate::generate::Gathered;
 use crate::generate::generation::{Finish, Settled};
 use crate::generate::stream::Writer;
 use crate::random;
@@ -28,36 +27,23 @@ pub struct Identity {
     /// Seconds since 1970.
     pub created: u64,
     pub model: String,
-    /// Finish reason of a reply that ends with calls.
-    calls: Finish,
+    /// The request names the function to call: the reply that calls it finishes with "stop", as it
+    /// does in OpenAI's API and in vLLM. Other calls finish with "tool_calls".
+    pub call_named: bool,
     /// Parts of the request that are not enforced.
     warnings: Vec<String>,
 }
 
 impl Identity {
-    /// `prefix` of the id tells what kind of answer it is.
-    pub fn new(prefix: &str, model: &str) -> Identity {
+    /// `prefix` of the id states what kind of answer it is.
+    pub fn new(prefix: &str, model: &str, warnings: Vec<String>) -> Identity {
         Identity {
             id: format!("{prefix}-{}", random::hex()),
             created: seconds(),
             model: model.to_string(),
-            calls: Finish::ToolCalls,
-            warnings: Vec::new(),
+            call_named: false,
+            warnings,
         }
-    }
-
-    /// The identity of an answer whose request names the function to call: the reply that calls it
-    /// finishes with "stop", as it does in OpenAI's API and in vLLM. Other calls finish with
-    /// "tool_calls".
-    pub fn with_named_call(mut self) -> Identity {
-        self.calls = Finish::Stop;
-        self
-    }
-
-    /// The identity with the parts of the request that are not enforced.
-    pub fn with_warnings(mut self, warnings: &[String]) -> Identity {
-        self.warnings = warnings.to_vec();
-        self
     }
 
     /// An answer of the kind `object` that does not stream.
@@ -78,7 +64,7 @@ impl Identity {
 
     fn finish_name(&self, finish: Finish) -> &'static str {
         match finish {
-            Finish::ToolCalls => self.calls.name(),
+            Finish::ToolCalls if self.call_named => Finish::Stop.name(),
             other => other.name(),
         }
     }
@@ -110,8 +96,7 @@ pub fn logprob_json(model: &ChatModel, id: TokenId, logprobs: &TokenLogprobs) ->
 fn choice_json(
     model: &ChatModel,
     identity: &Identity,
-    index: usize,
-    reply: Gathered,
+    reply: Settled,
     logprobs_wanted: bool,
 ) -> Value {
     let mut content = String::new();
@@ -143,21 +128,19 @@ fn choice_json(
         all.json()
     });
     let finish = reply.finish.map(|finish| identity.finish_name(finish));
-    json!({"index": index, "message": message, "logprobs": logprobs, "finish_reason": finish})
+    json!({"index": reply.index, "message": message, "logprobs": logprobs, "finish_reason": finish})
 }
 
 /// The answer to a request that does not stream.
 pub fn whole_answer(
     model: &ChatModel,
     identity: &Identity,
-    replies: Vec<Gathered>,
+    replies: Vec<Settled>,
     usage: Usage,
     logprobs_wanted: bool,
 ) -> Value {
-    let replies = replies.into_iter().enumerate();
-    let choices: Vec<Value> = replies
-        .map(|(index, reply)| choice_json(model, identity, index, reply, logprobs_wanted))
-        .collect();
+    let choice = |reply| choice_json(model, identity, reply, logprobs_wanted);
+    let choices = replies.into_iter().map(choice).collect();
     identity.whole("chat.completion", choices, usage)
 }
 
@@ -183,11 +166,11 @@ impl Waiting {
     }
 
     fn json(self) -> Value {
-        let mut told = json!({"content": self.content});
+        let mut reported = json!({"content": self.content});
         if !self.reasoning.is_empty() {
-            told["reasoning_content"] = Value::Array(self.reasoning);
+            reported["reasoning_content"] = Value::Array(self.reasoning);
         }
-        told
+        reported
     }
 }
 
@@ -356,7 +339,7 @@ fn write_delta(model: &ChatModel, delta: &Delta, out: &mut Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chat::usage::UsageTold;
+    use crate::chat::usage::UsageReport;
     use text::testing::chat_model;
 
     fn identity() -> Identity {
@@ -364,17 +347,17 @@ mod tests {
             id: "chatcmpl-1".to_string(),
             created: 7,
             model: "m\"".to_string(),
-            calls: Finish::ToolCalls,
+            call_named: false,
             warnings: Vec::new(),
         }
     }
 
     fn at_end() -> Tally {
-        Tally::new(UsageTold::AtEnd, 3)
+        Tally::new(UsageReport::AtEnd, 3)
     }
 
     fn never() -> Tally {
-        Tally::new(UsageTold::Never, 3)
+        Tally::new(UsageReport::Never, 3)
     }
 
     fn settled(deltas: Vec<Delta>, finish: Option<Finish>) -> Settled {
@@ -455,12 +438,12 @@ mod tests {
     }
 
     #[test]
-    fn running_counts_tell_of_a_token_whose_text_is_held_back() {
+    fn running_counts_include_a_token_whose_text_is_held_back() {
         let held_back = || Settled {
             tokens: 1,
             ..Settled::default()
         };
-        let running = Tally::new(UsageTold::Running, 3);
+        let running = Tally::new(UsageReport::Running, 3);
         let mut writer = ChunkWriter::new(&identity(), 1, false, running);
         let chunks = events(&mut writer, held_back());
         assert_eq!(chunks[0]["choices"][0]["delta"], json!({}));
@@ -488,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_enforced_is_told() {
+    fn what_is_not_enforced_is_reported() {
         let identity = Identity {
             warnings: vec!["the keyword \"x\"".to_string()],
             ..identity()
@@ -497,7 +480,7 @@ mod tests {
         let chunks = events(&mut writer, settled(vec![], Some(Finish::Stop)));
         assert_eq!(chunks[0]["warnings"], json!(identity.warnings));
         let more = events(&mut writer, settled(vec![], Some(Finish::Stop)));
-        assert_eq!(more[0].get("warnings"), None, "they are told once");
+        assert_eq!(more[0].get("warnings"), None, "they are reported once");
         let usage = Usage {
             prompt: 1,
             cached: 0,
@@ -510,7 +493,7 @@ mod tests {
 
     #[test]
     fn a_whole_reply_concatenates_its_pieces() {
-        let mut reply = Gathered::default();
+        let mut reply = Settled::default();
         for text in ["a", "b"] {
             reply.add(settled(vec![Delta::Content(text.to_string())], None));
         }

@@ -5,10 +5,7 @@ use serde_json::Value;
 
 use crate::error::ApiError;
 use crate::fields::Object;
-use crate::generate::constraint::Rule;
-use crate::generate::response_format;
-use crate::generate::tool_policy::{ToolChoice, ToolPolicy, allowed, combined, index_of};
-use step::Facts;
+use crate::generate::tool_policy::{ToolChoice, ToolPolicy, allowed, index_of};
 
 use super::messages;
 
@@ -42,20 +39,6 @@ fn named(tool: &Object<'_>, tools: &[Value]) -> Result<usize, ApiError> {
     index_of(&name, name.string()?, tools)
 }
 
-/// Constraint of a reply by all fields together. If calls are required, `response_format` does not
-/// apply; else the reply is calls or an answer of that format.
-///
-/// # Errors
-/// Names the first field that is not served, or two that exclude each other.
-pub fn rule(
-    object: &Object<'_>,
-    policy: &ToolPolicy,
-    parallel: bool,
-    facts: &Facts,
-) -> Result<Option<Rule>, ApiError> {
-    combined(policy, response_format::asked(object)?, parallel, facts)
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -63,6 +46,7 @@ mod tests {
 
     use super::*;
     use crate::chat::request::ChatRequest;
+    use crate::generate::constraint::Rule;
     use crate::testing::with;
     use text::testing::chat_model;
 
@@ -144,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn tools_that_may_not_be_called_are_not_told_and_no_call_is_opened() {
+    fn tools_that_may_not_be_called_are_not_reported_and_no_call_is_opened() {
         let fields = json!({"tools": [tool("f", true)], "tool_choice": "none"});
         let ask = ChatRequest::parse(&body(fields), &TINY).unwrap().ask;
         assert!(ask.tools.is_empty() && matches!(ask.rule, Some(Rule::NoCalls)));

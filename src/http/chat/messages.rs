@@ -9,7 +9,7 @@ use crate::fields::{Field, Object};
 use crate::generate::tools::{
     CUSTOM_ARGUMENT, arguments_in, check_name, check_parameters, left_out,
 };
-use crate::generate::transcript::Transcript;
+use crate::generate::transcript::{self, Transcript};
 use crate::limits::{CONTENT_PARTS_MAX, MESSAGES_MAX, TOOL_CALLS_MAX, TOOLS_MAX};
 
 /// Reads `messages`.
@@ -65,21 +65,14 @@ fn assistant(object: &Object<'_>) -> Result<Value, ApiError> {
     let calls = calls(object)?;
     let content = object.get("content").map(|content| said(&content));
     let content = content.transpose()?;
-    let refusal = object.get("refusal").map(|refusal| refusal.string());
-    let refusal = refusal.transpose()?;
+    let refusal = object.optional_string("refusal")?;
     let reasoning = reasoning(object)?;
     // A turn that was cancelled before its first token may have neither.
     let (mut text, thoughts) = content.unwrap_or_default();
     text.push_str(refusal.unwrap_or_default());
-    let mut message = json!({"role": "assistant", "content": text});
     let reasoning = reasoning.unwrap_or(thoughts);
-    if !reasoning.is_empty() {
-        message["reasoning_content"] = Value::from(reasoning);
-    }
-    if !calls.is_empty() {
-        message["tool_calls"] = Value::Array(calls);
-    }
-    Ok(message)
+    let reasoning = Some(reasoning).filter(|reasoning| !reasoning.is_empty());
+    Ok(transcript::assistant(&text, reasoning, calls))
 }
 
 /// Text of an assistant, and its thoughts in parts of the same content.
@@ -165,10 +158,11 @@ fn result_part(field: &Field<'_>) -> Result<String, ApiError> {
 
 /// Calls of an assistant's message; `function_call` is the older form, of one call.
 fn calls(object: &Object<'_>) -> Result<Vec<Value>, ApiError> {
-    let mut calls = match object.get("tool_calls") {
-        Some(calls) => calls.list(TOOL_CALLS_MAX)?.iter().map(tool_call).collect(),
-        None => Ok(Vec::new()),
-    }?;
+    let calls = object.items("tool_calls", TOOL_CALLS_MAX)?;
+    let mut calls = calls
+        .iter()
+        .map(tool_call)
+        .collect::<Result<Vec<Value>, ApiError>>()?;
     if let Some(call) = object.get("function_call") {
         calls.push(json!({"type": "function", "function": called(&call.object()?)?}));
     }
@@ -222,9 +216,7 @@ pub fn tools(field: &Field<'_>) -> Result<Vec<Value>, ApiError> {
         if !names.insert(name.string()?) {
             return Err(name.error("is the name of another tool already"));
         }
-        if let Some(description) = function.get("description") {
-            description.string()?;
-        }
+        function.optional_string("description")?;
         if let Some(parameters) = function.get("parameters") {
             check_parameters(&parameters)?;
         }

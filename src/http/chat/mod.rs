@@ -8,8 +8,6 @@ pub mod usage;
 
 use std::sync::Arc;
 
-use text::chat::Prompt;
-
 use self::answer::{ChunkWriter, Identity};
 use self::request::ChatRequest;
 use self::usage::Tally;
@@ -17,7 +15,6 @@ use super::call::Call;
 use super::completions::positions::prompt_logprobs;
 use super::error::ApiError;
 use super::generate::{self, Answer};
-use super::keys::KeyId;
 use super::parsing::Body;
 use super::state::{ServerState, Service};
 use super::threads::parse;
@@ -30,10 +27,16 @@ pub async fn answer(
     call: &Arc<Call>,
 ) -> Result<Answer, ApiError> {
     let (reader, key) = (service.clone(), call.key());
-    let (request, prompt) = parse(body, move |body| read(body, &reader, key)).await?;
+    let read = move |mut body: Body| {
+        let mut request = ChatRequest::parse(&body.json()?, reader.chat.facts)?;
+        let prompt = generate::prompt(&mut request.ask, &reader, key)?;
+        Ok((request, prompt))
+    };
+    let (request, prompt) = parse(body, read).await?;
     let prompt_ids = request.ask.prompt_logprobs.map(|_| prompt.tokens.clone());
-    let generation = generate::submit(&service, call, &request.ask, prompt)?;
-    let identity = identity(&state.model_id, &request);
+    let generation = generate::submit(&service, call, &request.ask, &[prompt])?;
+    let mut identity = Identity::new("chatcmpl", &state.model_id, request.ask.warnings());
+    identity.call_named = request.call_named;
     let logprobs = request.ask.logprobs.is_some();
     if request.stream {
         let replies = generation.count();
@@ -50,23 +53,4 @@ pub async fn answer(
         whole["prompt_logprobs"] = prompt_logprobs(&service.chat, &ids, &scores, count);
     }
     Ok(Answer::Whole(whole))
-}
-
-fn identity(model_id: &str, request: &ChatRequest) -> Identity {
-    let identity = Identity::new("chatcmpl", model_id).with_warnings(&request.ask.warnings());
-    match request.call_named {
-        true => identity.with_named_call(),
-        false => identity,
-    }
-}
-
-/// From bytes to a checked request and its prompt, which leaves room for a reply.
-fn read(
-    mut body: Body,
-    service: &Service,
-    key: Option<KeyId>,
-) -> Result<(ChatRequest, Prompt), ApiError> {
-    let mut request = ChatRequest::parse(&body.json()?, service.chat.facts)?;
-    let prompt = generate::prompt(&mut request.ask, service, key)?;
-    Ok((request, prompt))
 }

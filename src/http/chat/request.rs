@@ -12,16 +12,17 @@ use crate::generate::generation::ScoredPart;
 use crate::generate::parameters::{
     Length, check_model, choices, prompt_logprobs, stop_tokens, stops,
 };
+use crate::generate::response_format;
 use crate::generate::start::Start;
 use crate::generate::template_variables;
-use crate::generate::tool_policy::ToolChoice;
+use crate::generate::tool_policy::{self, ToolChoice};
 use crate::thinking;
 use engine::request::MAX_TOP_LOGPROBS;
 use step::Facts;
 
 use super::constraint;
 use super::messages;
-use super::usage::UsageTold;
+use super::usage::UsageReport;
 
 /// Fields of the length of a reply; the last one that is present counts.
 const LENGTHS: &[&str] = &["n_predict", "max_tokens", "max_completion_tokens"];
@@ -33,7 +34,7 @@ pub struct ChatRequest {
     /// The request names the function to call.
     pub call_named: bool,
     pub stream: bool,
-    pub usage: UsageTold,
+    pub usage: UsageReport,
 }
 
 impl ChatRequest {
@@ -45,7 +46,9 @@ impl ChatRequest {
         let messages = messages::messages(&object.require("messages")?)?;
         let policy = constraint::policy(&object)?;
         let parallel_tool_calls = object.boolean("parallel_tool_calls", true)?;
-        let rule = constraint::rule(&object, &policy, parallel_tool_calls, facts)?;
+        // If calls are required `response_format` does not apply; else it is that of an answer.
+        let format = response_format::asked(&object)?;
+        let rule = tool_policy::combined(&policy, format, parallel_tool_calls, facts)?;
         let stream = object.boolean("stream", false)?;
         let start = Start::read(&object)?;
         // A reply that continues an answer is past its reasoning.
@@ -74,7 +77,7 @@ impl ChatRequest {
             choices: choices(&object)?,
             ..Ask::read(&object, facts)?
         };
-        let usage = UsageTold::read(&object, stream)?;
+        let usage = UsageReport::read(&object, stream)?;
         object.report_unknown();
         Ok(ChatRequest {
             ask,

@@ -11,7 +11,7 @@ use crate::generate::generation::Settled;
 
 /// Chunks of a stream that have the usage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum UsageTold {
+pub enum UsageReport {
     Never,
     /// A last chunk of its own.
     AtEnd,
@@ -19,13 +19,13 @@ pub enum UsageTold {
     Running,
 }
 
-impl UsageTold {
+impl UsageReport {
     /// Reads `stream_options`; by `usage` OpenRouter's clients ask for the last chunk, of whole
     /// answers too, which always have it.
     ///
     /// # Errors
     /// When `stream_options` is there without a stream, or asks for running counts alone.
-    pub fn read(object: &Object<'_>, stream: bool) -> Result<UsageTold, ApiError> {
+    pub fn read(object: &Object<'_>, stream: bool) -> Result<UsageReport, ApiError> {
         let usage = object.optional_object("usage")?;
         let mut asked = usage.map_or(Ok(false), |usage| usage.boolean("include", false))?;
         let mut running = false;
@@ -42,9 +42,9 @@ impl UsageTold {
             }
         }
         Ok(match (asked, running) {
-            (false, _) => UsageTold::Never,
-            (true, false) => UsageTold::AtEnd,
-            (true, true) => UsageTold::Running,
+            (false, _) => UsageReport::Never,
+            (true, false) => UsageReport::AtEnd,
+            (true, true) => UsageReport::Running,
         })
     }
 }
@@ -52,7 +52,7 @@ impl UsageTold {
 /// Usage of a stream's replies so far, all of them together as in the last chunk.
 #[derive(Debug)]
 pub struct Tally {
-    told: UsageTold,
+    reported: UsageReport,
     so_far: Usage,
     /// The number of cached tokens is known.
     admitted: bool,
@@ -60,13 +60,13 @@ pub struct Tally {
 
 impl Tally {
     /// `prompt`: the tokens of all prompts.
-    pub fn new(told: UsageTold, prompt: usize) -> Tally {
+    pub fn new(reported: UsageReport, prompt: usize) -> Tally {
         let so_far = Usage {
             prompt,
             ..Usage::default()
         };
         Tally {
-            told,
+            reported,
             so_far,
             admitted: false,
         }
@@ -84,18 +84,18 @@ impl Tally {
         self.so_far.reasoning += settled.reasoning_tokens;
     }
 
-    /// Whether a token counts for the client before its text is told.
+    /// Whether a token counts for the client before its text is reported.
     pub fn is_running(&self) -> bool {
-        self.told == UsageTold::Running
+        self.reported == UsageReport::Running
     }
 
     /// Ends an event after its last choice.
     pub fn end_chunk(&self, out: &mut Vec<u8>) {
-        match self.told {
-            UsageTold::Never => out.extend_from_slice(b"]}\n\n"),
+        match self.reported {
+            UsageReport::Never => out.extend_from_slice(b"]}\n\n"),
             // A client that waits for the usage finds the field in each chunk.
-            UsageTold::AtEnd => out.extend_from_slice(b"],\"usage\":null}\n\n"),
-            UsageTold::Running => {
+            UsageReport::AtEnd => out.extend_from_slice(b"],\"usage\":null}\n\n"),
+            UsageReport::Running => {
                 let mut usage = usage_json(self.so_far);
                 if !self.admitted
                     && let Some(fields) = usage.as_object_mut()
@@ -109,7 +109,7 @@ impl Tally {
 
     /// The end of a stream; `head` begins an event up to the opening of its choices.
     pub fn end_stream(&self, head: &str, usage: Usage, out: &mut Vec<u8>) {
-        if self.told != UsageTold::Never {
+        if self.reported != UsageReport::Never {
             out.extend_from_slice(head.as_bytes());
             end_with(&usage_json(usage), out);
         }
@@ -122,7 +122,7 @@ fn end_with(usage: &Value, out: &mut Vec<u8>) {
     let _ = write!(out, "],\"usage\":{usage}}}\n\n");
 }
 
-/// Name of the member that tells how many tokens of the prompt came from the cache.
+/// Name of the member that states how many tokens of the prompt came from the cache.
 const PROMPT_DETAILS: &str = "prompt_tokens_details";
 
 /// The usage of a whole answer.
@@ -140,19 +140,19 @@ pub fn usage_json(usage: Usage) -> Value {
 mod tests {
     use super::*;
 
-    fn read(body: Value) -> Result<UsageTold, String> {
+    fn read(body: Value) -> Result<UsageReport, String> {
         let stream = body["stream"] == true;
-        UsageTold::read(&Object::root(&body).unwrap(), stream)
+        UsageReport::read(&Object::root(&body).unwrap(), stream)
             .map_err(|error| error.param.unwrap_or_default())
     }
 
-    fn options(options: Value) -> Result<UsageTold, String> {
+    fn options(options: Value) -> Result<UsageReport, String> {
         read(json!({"stream": true, "stream_options": options}))
     }
 
     #[test]
     fn usage_is_asked_for_by_either_name() {
-        use UsageTold::{AtEnd, Never};
+        use UsageReport::{AtEnd, Never};
         assert_eq!(options(json!({"include_usage": true})), Ok(AtEnd));
         assert_eq!(options(json!({"include_usage": false})), Ok(Never));
         assert_eq!(read(json!({"usage": {"include": true}})), Ok(AtEnd));
@@ -161,11 +161,11 @@ mod tests {
     }
 
     #[test]
-    fn running_counts_are_told_beside_the_last_one() {
+    fn running_counts_are_reported_beside_the_last_one() {
         let both = json!({"include_usage": true, "continuous_usage_stats": true});
-        assert_eq!(options(both.clone()), Ok(UsageTold::Running));
+        assert_eq!(options(both.clone()), Ok(UsageReport::Running));
         let off = json!({"include_usage": true, "continuous_usage_stats": false});
-        assert_eq!(options(off), Ok(UsageTold::AtEnd));
+        assert_eq!(options(off), Ok(UsageReport::AtEnd));
         let at = "stream_options.continuous_usage_stats".to_string();
         assert_eq!(options(json!({"continuous_usage_stats": true})), Err(at));
         let whole = read(json!({"stream_options": both}));
@@ -173,13 +173,13 @@ mod tests {
     }
 
     #[test]
-    fn each_chunk_tells_what_was_used_up_to_it() {
-        let mut tally = Tally::new(UsageTold::Running, 3);
+    fn each_chunk_reports_what_was_used_up_to_it() {
+        let mut tally = Tally::new(UsageReport::Running, 3);
         tally.admit(Usage {
             cached: 2,
             ..Usage::default()
         });
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         for (tokens, reasoning_tokens) in [(0, 0), (1, 1), (2, 0)] {
             tally.add(&Settled {
                 tokens,
@@ -191,7 +191,7 @@ mod tests {
             let text = String::from_utf8(out).unwrap();
             let usage = text.trim_end().strip_prefix("[],\"usage\":").unwrap();
             let usage: Value = serde_json::from_str(usage.strip_suffix('}').unwrap()).unwrap();
-            told.push(usage);
+            reported.push(usage);
         }
         let of = |completion, reasoning| {
             usage_json(Usage {
@@ -201,13 +201,13 @@ mod tests {
                 reasoning,
             })
         };
-        assert_eq!(told, [of(0, 0), of(1, 1), of(3, 1)]);
+        assert_eq!(reported, [of(0, 0), of(1, 1), of(3, 1)]);
     }
 
     #[test]
-    fn what_was_cached_is_not_told_before_it_is_known() {
+    fn what_was_cached_is_not_reported_before_it_is_known() {
         let mut out = Vec::new();
-        Tally::new(UsageTold::Running, 3).end_chunk(&mut out);
+        Tally::new(UsageReport::Running, 3).end_chunk(&mut out);
         let text = String::from_utf8(out).unwrap();
         assert!(
             text.contains("\"prompt_tokens\":3") && !text.contains("cached"),
@@ -216,8 +216,8 @@ mod tests {
     }
 
     #[test]
-    fn the_end_tells_usage_where_asked() {
-        let end = |told| {
+    fn the_end_reports_usage_where_asked() {
+        let end = |reported| {
             let usage = Usage {
                 prompt: 3,
                 cached: 2,
@@ -225,14 +225,14 @@ mod tests {
                 reasoning: 1,
             };
             let mut out = Vec::new();
-            Tally::new(told, 3).end_stream("data: {\"choices\":[", usage, &mut out);
+            Tally::new(reported, 3).end_stream("data: {\"choices\":[", usage, &mut out);
             String::from_utf8(out).unwrap()
         };
-        assert_eq!(end(UsageTold::Never), "data: [DONE]\n\n");
-        for told in [UsageTold::AtEnd, UsageTold::Running] {
+        assert_eq!(end(UsageReport::Never), "data: [DONE]\n\n");
+        for reported in [UsageReport::AtEnd, UsageReport::Running] {
             let begins = "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":3";
-            assert!(end(told).starts_with(begins));
-            assert!(end(told).ends_with("data: [DONE]\n\n"));
+            assert!(end(reported).starts_with(begins));
+            assert!(end(reported).ends_with("data: [DONE]\n\n"));
         }
     }
 }

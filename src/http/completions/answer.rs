@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 use crate::call::Usage;
 use crate::chat::answer::{Chunks, Identity};
 use crate::chat::usage::Tally;
-use crate::generate::Gathered;
 use crate::generate::generation::{Finish, Settled};
 use crate::generate::stream::Writer;
 use engine::request::{Scored, TokenLogprobs};
@@ -56,7 +55,7 @@ impl Shape {
             let others = scores.iter().map(|scored| Some(&scored.logprobs));
             for logprobs in first.into_iter().chain(others) {
                 let id = prompt[text.scored];
-                text.positions.push_prompt(model, id, logprobs, style);
+                text.positions.push(model, id, logprobs, style, true);
                 text.scored += 1;
                 if text.scored == prompt.len() {
                     text.positions.end_prompt();
@@ -64,7 +63,8 @@ impl Shape {
             }
         }
         for (id, logprobs) in logprobs {
-            text.positions.push_reply(model, *id, logprobs, style);
+            let positions = &mut text.positions;
+            positions.push(model, *id, Some(logprobs), style, false);
         }
     }
 }
@@ -98,8 +98,8 @@ fn push_text(deltas: &[Delta], text: &mut String) {
     }
 }
 
-fn choice_json(model: &ChatModel, shape: &Shape, index: usize, reply: Gathered) -> Value {
-    let mut text = String::new();
+fn choice_json(model: &ChatModel, shape: &Shape, reply: Settled) -> Value {
+    let (index, mut text) = (reply.index, String::new());
     if shape.echo {
         text = prompt_text(model, shape.prompt(index));
     }
@@ -127,14 +127,11 @@ fn choice_json(model: &ChatModel, shape: &Shape, index: usize, reply: Gathered) 
 pub fn whole_answer(
     model: &ChatModel,
     shape: &Shape,
-    replies: Vec<Gathered>,
+    replies: Vec<Settled>,
     usage: Usage,
 ) -> Value {
-    let choices: Vec<Value> = replies
-        .into_iter()
-        .enumerate()
-        .map(|(index, reply)| choice_json(model, shape, index, reply))
-        .collect();
+    let choice = |reply| choice_json(model, shape, reply);
+    let choices = replies.into_iter().map(choice).collect();
     shape.identity.whole("text_completion", choices, usage)
 }
 

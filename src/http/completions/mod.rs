@@ -8,8 +8,6 @@ pub mod tests;
 
 use std::sync::Arc;
 
-use text::chat::Prompt;
-
 use self::answer::{ChunkWriter, Shape};
 use self::request::CompletionRequest;
 use super::call::Call;
@@ -17,7 +15,7 @@ use super::chat::answer::Identity;
 use super::chat::usage::Tally;
 use super::error::ApiError;
 use super::generate::{self, Answer};
-use super::keys::{self, KeyId};
+use super::keys;
 use super::parsing::Body;
 use super::state::{ServerState, Service};
 use super::threads::parse;
@@ -30,10 +28,21 @@ pub async fn answer(
     call: &Arc<Call>,
 ) -> Result<Answer, ApiError> {
     let (reader, key) = (service.clone(), call.key());
-    let (request, prompts) = parse(body, move |body| read(body, &reader, key)).await?;
-    let generation = generate::submit_all(&service, call, &request.ask, &prompts)?;
+    let read = move |mut body: Body| {
+        let (chat, context) = (&reader.chat, reader.engine.context());
+        let encoder = (chat.tokenizer.as_ref(), key);
+        let (mut request, prompts) =
+            CompletionRequest::parse(&body.json()?, encoder, context, chat.facts)?;
+        let domain = keys::domain(key, &request.ask.salt);
+        if let Some(rule) = &mut request.ask.rule {
+            rule.compile(chat, domain)?;
+        }
+        Ok((request, prompts))
+    };
+    let (request, prompts) = parse(body, read).await?;
+    let generation = generate::submit(&service, call, &request.ask, &prompts)?;
     let shape = Shape {
-        identity: Identity::new("cmpl", &state.model_id).with_warnings(&request.ask.warnings()),
+        identity: Identity::new("cmpl", &state.model_id, request.ask.warnings()),
         prompts: prompts.into_iter().map(|prompt| prompt.tokens).collect(),
         choices: request.ask.choices,
         echo: request.echo,
@@ -49,22 +58,4 @@ pub async fn answer(
     let (replies, usage) = generate::gather(generation, state.abort()).await?;
     let whole = answer::whole_answer(&service.chat, &shape, replies, usage);
     Ok(Answer::Whole(whole))
-}
-
-/// From bytes to a checked request and its prompts, each of which leaves room for its reply.
-fn read(
-    mut body: Body,
-    service: &Service,
-    key: Option<KeyId>,
-) -> Result<(CompletionRequest, Vec<Prompt>), ApiError> {
-    let value = body.json()?;
-    let (chat, context) = (&service.chat, service.engine.context());
-    let encoder = (chat.tokenizer.as_ref(), key);
-    let (mut request, prompts) =
-        CompletionRequest::parse(&value, encoder, context, service.chat.facts)?;
-    let domain = keys::domain(key, &request.ask.salt);
-    if let Some(rule) = &mut request.ask.rule {
-        rule.compile(chat, domain)?;
-    }
-    Ok((request, prompts))
 }

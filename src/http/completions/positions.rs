@@ -8,8 +8,8 @@ use step::executor::TokenId;
 use text::chat::ChatModel;
 use text::detokenize::Detokenizer;
 
-/// Written form of a token. Its bytes where they are no text, so that no two tokens of a place look
-/// alike.
+/// Written form of a token. Its bytes where they are no text, so that no two tokens look alike at a
+/// position.
 pub fn token_text(model: &ChatModel, id: TokenId, as_id: bool) -> String {
     let bytes = model.tokenizer.token_bytes(id);
     if as_id || bytes.is_empty() {
@@ -38,18 +38,6 @@ pub struct Positions {
 }
 
 impl Positions {
-    /// Appends a token that the text begins with; None where nothing stands before it.
-    pub fn push_prompt(
-        &mut self,
-        model: &ChatModel,
-        id: TokenId,
-        logprobs: Option<&TokenLogprobs>,
-        (count, as_id): (usize, bool),
-    ) {
-        self.push_entry(model, id, logprobs, (count, as_id));
-        self.advance(model, id);
-    }
-
     /// The prompt has no more tokens: its text ends here, whatever character was to come.
     pub fn end_prompt(&mut self) {
         let mut text = String::new();
@@ -57,29 +45,21 @@ impl Positions {
         self.characters += text.chars().count();
     }
 
-    /// Appends a token of the reply; one that structures the prompt has no text there.
-    pub fn push_reply(
-        &mut self,
-        model: &ChatModel,
-        id: TokenId,
-        logprobs: &TokenLogprobs,
-        (count, as_id): (usize, bool),
-    ) {
-        self.push_entry(model, id, Some(logprobs), (count, as_id));
-        if !model.tokenizer.is_special(id) {
-            self.advance(model, id);
-        }
-    }
-
-    fn push_entry(
+    /// Appends a token of the prompt or of the reply, where one that structures the prompt has no
+    /// text. `logprobs` are none where nothing stands before the token.
+    pub fn push(
         &mut self,
         model: &ChatModel,
         id: TokenId,
         logprobs: Option<&TokenLogprobs>,
         (count, as_id): (usize, bool),
+        in_prompt: bool,
     ) {
         self.tokens.push(token_text(model, id, as_id));
         self.text_offset.push(self.next(model, id));
+        if in_prompt || !model.tokenizer.is_special(id) {
+            self.advance(model, id);
+        }
         let Some(logprobs) = logprobs else {
             self.token_logprobs.push(Value::Null);
             self.top_logprobs.push(Value::Null);
@@ -96,7 +76,7 @@ impl Positions {
         self.top_logprobs.push(Value::Object(top));
     }
 
-    /// Where `id` begins: behind the character that is not complete, unless it goes on with that.
+    /// Where `id` begins: after the character that is not complete, unless it goes on with that.
     fn next(&self, model: &ChatModel, id: TokenId) -> usize {
         let first = model.tokenizer.token_bytes(id).first();
         let breaks = first.is_some_and(|&byte| self.detokenizer.is_broken_by(byte));
@@ -132,14 +112,14 @@ pub fn prompt_logprobs(
     scores: &[Scored],
     count: usize,
 ) -> Value {
-    let place = |(id, scored): (&TokenId, &Scored)| {
+    let position = |(id, scored): (&TokenId, &Scored)| {
         let entry = |id: TokenId, logprob: f32, rank: usize| {
-            let told = json!({
+            let entry = json!({
                 "logprob": logprob.max(LOGPROB_LEAST),
                 "rank": rank,
                 "decoded_token": token_text(model, id, false),
             });
-            (id.to_string(), told)
+            (id.to_string(), entry)
         };
         let top = scored.logprobs.top.iter().take(count);
         let likely = (1..).zip(top);
@@ -149,8 +129,8 @@ pub fn prompt_logprobs(
         likely.insert(own.0, own.1);
         Value::Object(likely)
     };
-    let places = prompt.iter().skip(1).zip(scores).map(place);
-    std::iter::once(Value::Null).chain(places).collect()
+    let positions = prompt.iter().skip(1).zip(scores).map(position);
+    std::iter::once(Value::Null).chain(positions).collect()
 }
 
 #[cfg(test)]
@@ -171,59 +151,65 @@ mod tests {
         let mut positions = Positions::default();
         let ids = model.tokenizer.encode("a🦀b").unwrap();
         for id in ids {
-            positions.push_prompt(&model, id, None, (0, false));
+            positions.push(&model, id, None, (0, false), true);
         }
-        positions.push_reply(&model, END_OF_TURN, &logprobs(-1.0, &[]), (0, false));
-        let told = positions.take().unwrap();
-        assert_eq!(told["text_offset"], json!([0, 1, 1, 1, 1, 2, 3]));
-        assert_eq!(told["tokens"][1], "bytes:\\xf0");
-        assert_eq!(told["tokens"][6], "<|im_end|>");
+        positions.push(
+            &model,
+            END_OF_TURN,
+            Some(&logprobs(-1.0, &[])),
+            (0, false),
+            false,
+        );
+        let reported = positions.take().unwrap();
+        assert_eq!(reported["text_offset"], json!([0, 1, 1, 1, 1, 2, 3]));
+        assert_eq!(reported["tokens"][1], "bytes:\\xf0");
+        assert_eq!(reported["tokens"][6], "<|im_end|>");
         assert_eq!(positions.take(), None);
     }
 
     #[test]
-    fn an_offset_is_behind_what_is_never_completed() {
+    fn an_offset_is_after_what_is_never_completed() {
         let (model, mut positions) = (chat_model(), Positions::default());
         let any = logprobs(-1.0, &[]);
         for id in [0xf0, 97, 0xe2, 0x82] {
-            positions.push_prompt(&model, id, None, (0, false));
+            positions.push(&model, id, None, (0, false), true);
         }
         // The end of the prompt is no beginning of the reply.
         positions.end_prompt();
         for id in [0xac, 0xf0, 0x9f, 98] {
-            positions.push_reply(&model, id, &any, (0, false));
+            positions.push(&model, id, Some(&any), (0, false), false);
         }
-        let told = positions.take().unwrap();
-        assert_eq!(told["text_offset"], json!([0, 1, 2, 2, 3, 4, 4, 5]));
+        let reported = positions.take().unwrap();
+        assert_eq!(reported["text_offset"], json!([0, 1, 2, 2, 3, 4, 4, 5]));
     }
 
     #[test]
     fn the_likeliest_tokens_include_the_one_that_stands_there() {
         let model = chat_model();
         let mut positions = Positions::default();
-        positions.push_prompt(&model, 97, None, (1, false));
+        positions.push(&model, 97, None, (1, false), true);
         let unlikely = logprobs(-7.0, &[(99, -0.5), (100, -1.0)]);
-        positions.push_prompt(&model, 98, Some(&unlikely), (1, false));
+        positions.push(&model, 98, Some(&unlikely), (1, false), true);
         let likely = logprobs(f32::NEG_INFINITY, &[(98, -0.25)]);
-        positions.push_reply(&model, 255, &likely, (1, true));
-        let told = positions.take().unwrap();
-        assert_eq!(told["token_logprobs"], json!([null, -7.0, -9999.0]));
+        positions.push(&model, 255, Some(&likely), (1, true), false);
+        let reported = positions.take().unwrap();
+        assert_eq!(reported["token_logprobs"], json!([null, -7.0, -9999.0]));
         let top =
             json!([null, {"c": -0.5, "b": -7.0}, {"token_id:98": -0.25, "token_id:255": -9999.0}]);
-        assert_eq!(told["top_logprobs"], top);
+        assert_eq!(reported["top_logprobs"], top);
     }
 
     #[test]
-    fn prompt_logprobs_tell_ranks() {
+    fn prompt_logprobs_have_ranks() {
         let scored = Scored {
             logprobs: logprobs(-3.0, &[(99, -0.5), (100, -1.0)]),
             rank: 9,
         };
-        let told = prompt_logprobs(&chat_model(), &[97, 98], &[scored], 1);
-        let place = json!({
+        let reported = prompt_logprobs(&chat_model(), &[97, 98], &[scored], 1);
+        let entry = json!({
             "99": {"logprob": -0.5, "rank": 1, "decoded_token": "c"},
             "98": {"logprob": -3.0, "rank": 9, "decoded_token": "b"},
         });
-        assert_eq!(told, json!([null, place]));
+        assert_eq!(reported, json!([null, entry]));
     }
 }

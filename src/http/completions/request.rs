@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::chat::usage::UsageTold;
+use crate::chat::usage::UsageReport;
 use crate::error::ApiError;
 use crate::fields::{Field, Object};
 use crate::generate::Ask;
@@ -31,7 +31,7 @@ pub struct CompletionRequest {
     /// Whether tokens are given as `token_id:` and their number.
     pub tokens_as_ids: bool,
     pub stream: bool,
-    pub usage: UsageTold,
+    pub usage: UsageReport,
 }
 
 impl CompletionRequest {
@@ -52,7 +52,7 @@ impl CompletionRequest {
         let prompt_logprobs = prompt_logprobs(&object, stream)?;
         let length = length(&object, echo || prompt_logprobs.is_some())?;
         let wanted = if echo { logprobs } else { None };
-        // A request without a reply is answered by the scores' end, whether they are told or not.
+        // A request without a reply is answered by the scores' end, reported or not.
         let scored = matches!(length, Length::Tokens(0, _)).then_some(0);
         let ask = Ask {
             messages_field: "prompt",
@@ -69,7 +69,7 @@ impl CompletionRequest {
             ..Ask::read(&object, facts)?
         };
         let tokens_as_ids = object.boolean("return_tokens_as_token_ids", false)?;
-        let usage = UsageTold::read(&object, stream)?;
+        let usage = UsageReport::read(&object, stream)?;
         let domain = keys::domain(key, &ask.salt);
         let prompts = prompts(&object, (tokenizer, domain), (context, facts))?;
         let mut request = CompletionRequest {
@@ -125,10 +125,10 @@ fn too_long(tokens: usize, least: &str, context: usize) -> ApiError {
 }
 
 /// Largest length of a reply in tokens; may be 0 where the answer includes the prompt (`echo`).
-fn length(object: &Object<'_>, prompt_told: bool) -> Result<Length, ApiError> {
+fn length(object: &Object<'_>, prompt_reported: bool) -> Result<Length, ApiError> {
     let length = Length::read(object, &["n_predict", "max_tokens"], 0)?;
     match length {
-        Length::Tokens(0, name) if !prompt_told => Err(ApiError::field(
+        Length::Tokens(0, name) if !prompt_reported => Err(ApiError::field(
             name,
             "must be at least 1, or echo true to have the prompt scored",
         )),
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn no_reply_is_wanted_only_where_the_prompt_is_told() {
+    fn no_reply_is_wanted_only_where_the_prompt_is_reported() {
         assert_eq!(refused(json!({"max_tokens": 0})), "max_tokens");
         let (request, _) = parse(json!({"max_tokens": 0, "echo": true})).unwrap();
         assert_eq!(request.ask.max_tokens, Some(0));
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_length_takes_what_room_there_is() {
+    fn the_default_length_takes_what_the_context_has_left() {
         let prompt = |tokens: usize| json!({"prompt": vec![1; tokens]});
         let length = |tokens| parse(prompt(tokens)).unwrap().0.ask.max_tokens.unwrap();
         assert_eq!(length(3), COMPLETION_TOKENS_DEFAULT);

@@ -77,12 +77,12 @@ fn an_echoed_prompt_is_scored_with_its_reply() {
     let logprobs = &choice["logprobs"];
     assert_eq!(logprobs["tokens"], json!(["a", "a", "b", "<|im_end|>"]));
     assert_eq!(logprobs["text_offset"], json!([0, 1, 2, 3]));
-    let told = logprobs["token_logprobs"].as_array().unwrap();
-    assert_eq!((told.len(), &told[0]), (4, &Value::Null));
+    let reported = logprobs["token_logprobs"].as_array().unwrap();
+    assert_eq!((reported.len(), &reported[0]), (4, &Value::Null));
     // Inside the script's prompts each token is followed by itself.
-    assert_eq!(told[1], logprobs["top_logprobs"][1]["a"]);
+    assert_eq!(reported[1], logprobs["top_logprobs"][1]["a"]);
     let top = logprobs["top_logprobs"][2].as_object().unwrap();
-    assert!(told[2].as_f64().unwrap() < -19.0 && top["b"] == told[2]);
+    assert!(reported[2].as_f64().unwrap() < -19.0 && top["b"] == reported[2]);
     assert!(top["a"].as_f64().unwrap() > -0.1 && top.len() == 2);
     assert_eq!(logprobs["top_logprobs"][0], Value::Null);
 }
@@ -148,7 +148,7 @@ fn chunks_assemble_to_the_whole_answer() {
 }
 
 #[test]
-fn offsets_are_places_in_the_text() {
+fn offsets_are_positions_in_the_text() {
     let server = TestServer::start(Script::text("é🦀z"));
     let echo = json!({"prompt": "ä<|im_end|>b", "echo": true, "logprobs": 0});
     let choice = choice(&complete(&server, echo));
@@ -163,19 +163,20 @@ fn offsets_are_places_in_the_text() {
 }
 
 #[test]
-fn prompt_logprobs_are_told_on_both_routes() {
+fn prompt_logprobs_are_reported_on_both_routes() {
     let server = TestServer::start(Script::text("x"));
-    let told = choice(&complete(&server, json!({"prompt_logprobs": 1})))["prompt_logprobs"].clone();
-    assert_eq!(told[0], Value::Null);
+    let reported =
+        choice(&complete(&server, json!({"prompt_logprobs": 1})))["prompt_logprobs"].clone();
+    assert_eq!(reported[0], Value::Null);
     // `b` is no likelier than any other token but `a`.
     assert_eq!(
-        (&told[1]["97"]["rank"], &told[1]["98"]["rank"]),
+        (&reported[1]["97"]["rank"], &reported[1]["98"]["rank"]),
         (&json!(1), &json!(2))
     );
-    assert_eq!(told[1]["98"]["decoded_token"], "b");
+    assert_eq!(reported[1]["98"]["decoded_token"], "b");
     let chat = server.chat(json!({"prompt_logprobs": 0})).json();
-    let places = chat["prompt_logprobs"].as_array().unwrap().len();
-    assert_eq!(chat["usage"]["prompt_tokens"], places);
+    let positions = chat["prompt_logprobs"].as_array().unwrap().len();
+    assert_eq!(chat["usage"]["prompt_tokens"], positions);
     let plain = server.chat(json!({})).json();
     assert!(plain.get("prompt_logprobs").is_none());
 }
@@ -239,7 +240,7 @@ fn a_text_may_be_under_a_constraint() {
 }
 
 #[test]
-fn a_constraint_that_cannot_be_honoured_is_refused_or_told() {
+fn a_constraint_that_cannot_be_honoured_is_refused_or_reported() {
     let server = TestServer::start(Script::text("[]"));
     let set = json!({"type": "array", "items": {"type": "integer"}, "uniqueItems": true});
     let strict = complete(&server, json!({"guided_json": set}));
@@ -254,10 +255,16 @@ fn a_constraint_that_cannot_be_honoured_is_refused_or_told() {
     assert_eq!(both.status, 400);
     let format = json!({"type": "json_schema", "json_schema": {"schema": set}});
     let mut fields = json!({"response_format": format, "max_tokens": 4});
-    let told = complete(&server, fields.clone()).json()["warnings"].clone();
-    assert!(told[0].as_str().unwrap().contains("uniqueItems"), "{told}");
+    let reported = complete(&server, fields.clone()).json()["warnings"].clone();
+    assert!(
+        reported[0].as_str().unwrap().contains("uniqueItems"),
+        "{reported}"
+    );
     fields["stream"] = json!(true);
     let chunks = complete(&server, fields).events();
-    let told_by = chunks.iter().filter(|chunk| chunk["warnings"] == told);
-    assert_eq!((told_by.count(), &chunks[0]["warnings"]), (1, &told));
+    let reported_by = chunks.iter().filter(|chunk| chunk["warnings"] == reported);
+    assert_eq!(
+        (reported_by.count(), &chunks[0]["warnings"]),
+        (1, &reported)
+    );
 }

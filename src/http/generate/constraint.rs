@@ -101,7 +101,7 @@ impl Rule {
         Ok(())
     }
 
-    /// Parts of the request that are not enforced; the answer tells them.
+    /// Parts of the request that are not enforced; the answer reports them.
     pub fn warnings(&self) -> &[String] {
         match self {
             Rule::NoCalls => &[],

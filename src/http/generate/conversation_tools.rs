@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn the_head_tells_of_what_was_removed_behind_it() {
+    fn the_head_lists_what_was_removed_after_it() {
         let mut tools = ConversationTools::new(vec![tool("f"), tool("g")], vec![tool("h")]);
         with("f", |name| tools.remove(name)).unwrap();
         load(&mut tools, "h").unwrap();
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_definition_is_told_once() {
+    fn a_definition_is_reported_once() {
         let mut tools = ConversationTools::new(vec![tool("f")], vec![tool("g"), tool("h")]);
         let expected =
             "<functions>\n<function>{\"name\":\"h\",\"parameters\":{}}</function>\n</functions>";

@@ -49,7 +49,7 @@ const SYSTEM: Words = [
     "send system",
 ];
 const WHOLE: &str = "conversations are not kept by this API; send the whole one";
-const KEPT: Words = [WHOLE, WHOLE, "send previous_response_id", WHOLE];
+const STORED: Words = [WHOLE, WHOLE, "send previous_response_id", WHOLE];
 const SHORTER: Words = all("prompts are never cut; send less");
 const MEDIA: Words = all("this server reads text only");
 const TEXT: Words = all("this server writes text only");
@@ -94,8 +94,8 @@ const SCORES: Words = [
     SCORES_ELSEWHERE,
 ];
 const INSIDE: Words = all("the model's inside is not told");
-const TOLD: &str = "reasoning is always reported";
-const REPORTED: Words = [TOLD, TOLD, TOLD, "send thinking.display"];
+const ALWAYS: &str = "reasoning is always reported";
+const REPORTED: Words = [ALWAYS, ALWAYS, ALWAYS, "send thinking.display"];
 const BUDGET: Words = [
     "send thinking_token_budget",
     CHAT[1],
@@ -113,8 +113,8 @@ const ALONE: Words = all("send the fields that it holds by themselves");
 const PLUG_INS: Words = all("there are no plug-ins");
 const WHO: Words = all("it says who asks or where, not what");
 const CACHE: Words = all("no cache changes an answer");
-const PLACE: Words = all("there is one model in one place");
-const KEEPING: Words = all("it says what becomes of the answer, not what is in it");
+const ROUTING: Words = all("there is one model in one place");
+const STORING: Words = all("it says what becomes of the answer, not what is in it");
 const HINT: Words = all("a hint that no answer can break, and the model has no switch for it");
 const SUMMARY: Words = all("the reasoning itself is told");
 
@@ -136,11 +136,11 @@ const FIELDS: &[Known] = &[
     ("mm_processor_kwargs",               b"....", "", MEDIA),
     ("media_io_kwargs",                   b"....", "", MEDIA),
     ("mm_hashes",                         b"....", "", MEDIA),
-    ("previous_response_id",              b"--+-", "", KEPT),
-    ("conversation",                      b"----", "", KEPT),
-    ("session_params",                    b"----", "{}", KEPT),
+    ("previous_response_id",              b"--+-", "", STORED),
+    ("conversation",                      b"----", "", STORED),
+    ("session_params",                    b"----", "{}", STORED),
     // Refused by the parser of messages with a code of its own.
-    ("thread",                            b"---+", "", KEPT),
+    ("thread",                            b"---+", "", STORED),
     ("preset",                            b"----", "", SYSTEM),
     // A prompt that fits is left as it is in either case, and one that does not is refused.
     ("truncation",                        b"----", r#""disabled", "auto""#, SHORTER),
@@ -261,7 +261,7 @@ const FIELDS: &[Known] = &[
     ("repetition_detection",              b"----", "", all("replies are never watched")),
     ("timeout",                           b"....", "", all("a reply ends when its client is gone")),
 
-    // Parts of a reply that are told, and how.
+    // Parts of a reply that are reported, and how.
     ("n",                                 b"++--", "1", ONE_REPLY),
     ("best_of",                           b"----", "1", all("replies are not ranked")),
     ("stream",                            b"++++", "", NONE),
@@ -312,13 +312,13 @@ const FIELDS: &[Known] = &[
     ("moderation",                        b"----", "", all("nothing is moderated here")),
     ("priority",                          b"----", "0", all("requests are served in their order")),
     ("speed",                             b"----", r#""standard""#, all("there is one speed")),
-    ("inference_geo",                     b"....", "", PLACE),
+    ("inference_geo",                     b"....", "", ROUTING),
     ("options",                           b"----", "{}", ALONE),
-    ("service_tier",                      b"....", "", PLACE),
-    ("provider",                          b"....", "", PLACE),
-    ("models",                            b"....", "", PLACE),
-    ("route",                             b"....", "", PLACE),
-    ("data_parallel_rank",                b"....", "", PLACE),
+    ("service_tier",                      b"....", "", ROUTING),
+    ("provider",                          b"....", "", ROUTING),
+    ("models",                            b"....", "", ROUTING),
+    ("route",                             b"....", "", ROUTING),
+    ("data_parallel_rank",                b"....", "", ROUTING),
     ("kv_transfer_params",                b"....", "", CACHE),
     ("cache_salt",                        b"++++", "", NONE),
     ("extra_key",                         b"++++", "", NONE),
@@ -329,9 +329,9 @@ const FIELDS: &[Known] = &[
     ("prompt_cache_retention",            b"....", "", CACHE),
     ("id_slot",                           b"....", "", CACHE),
     ("keep_alive",                        b"....", "", CACHE),
-    ("store",                             b"..+.", "", KEEPING),
-    ("metadata",                          b"..+.", "", KEEPING),
-    ("trace",                             b"....", "", KEEPING),
+    ("store",                             b"..+.", "", STORING),
+    ("metadata",                          b"..+.", "", STORING),
+    ("trace",                             b"....", "", STORING),
     ("user",                              b"....", "", WHO),
     ("safety_identifier",                 b"....", "", WHO),
     ("client_metadata",                   b"....", "", WHO),

@@ -12,7 +12,7 @@ use engine::events::EventReceiver;
 use engine::request::{Admitted, Event, FinishReason, Scored, TokenLogprobs};
 use hyper::StatusCode;
 use step::executor::TokenId;
-use text::reply::{Delta, Flow, OutputParser, Section};
+use text::reply::{Delta, Flow, OutputParser, Section, append};
 
 /// Why a reply ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,11 +86,25 @@ pub struct Settled {
 
 impl Settled {
     /// Nothing of reply `index` yet.
-    fn of(index: usize) -> Settled {
+    pub fn of(index: usize) -> Settled {
         Settled {
             index,
             ..Settled::default()
         }
+    }
+
+    /// Adds the next piece of the same reply; deltas of one kind and position are joined.
+    pub fn add(&mut self, next: Settled) {
+        for delta in next.deltas {
+            append(&mut self.deltas, delta);
+        }
+        self.prompt.extend(next.prompt);
+        self.tokens += next.tokens;
+        self.reasoning_tokens += next.reasoning_tokens;
+        self.ids.extend(next.ids);
+        self.logprobs.extend(next.logprobs);
+        self.reasoning_logprobs.extend(next.reasoning_logprobs);
+        self.finish = self.finish.or(next.finish);
     }
 }
 
@@ -117,7 +131,7 @@ pub struct Choice {
     tokens: usize,
     /// Tokens of the reply that are reasoning, tags included.
     reasoning_tokens: usize,
-    tells_ids: bool,
+    reports_ids: bool,
     finish: Option<Finish>,
     scored: ScoredPart,
     /// Log-probabilities of tokens whose text is held back, since it may begin a call or a stop
@@ -132,7 +146,7 @@ impl Choice {
         events: EventReceiver,
         admitted: Admitted,
         reply: OutputParser,
-        fills_context: bool,
+        (fills_context, scored): (bool, ScoredPart),
     ) -> Choice {
         Choice {
             events: Some(events),
@@ -141,18 +155,12 @@ impl Choice {
             fills_context,
             tokens: 0,
             reasoning_tokens: 0,
-            tells_ids: false,
+            reports_ids: false,
             finish: None,
-            scored: ScoredPart::All,
+            scored,
             unsettled: Vec::new(),
             unsettled_reasoning: Vec::new(),
         }
-    }
-
-    /// The choice with log-probabilities of that part.
-    pub fn scoring(mut self, scored: ScoredPart) -> Choice {
-        self.scored = scored;
-        self
     }
 
     /// Whether each token's deltas are passed on separately.
@@ -176,16 +184,16 @@ impl Choice {
                 self.reasoning_tokens += reasoning;
                 out.tokens += 1;
                 out.reasoning_tokens += reasoning;
-                out.ids.extend(self.tells_ids.then_some(id));
+                out.ids.extend(self.reports_ids.then_some(id));
                 let is_text = self.reply.is_text(&service.chat, id);
                 let before = (self.reply.section(), self.reply.begun_calls());
                 // A token without text belongs to the text before it.
                 let shown = self.reply.content_ahead() + usize::from(is_text);
                 let flow = self.reply.push(&service.chat, id, &mut out.deltas);
-                if let Some(logprobs) = logprobs.filter(|_| is_text || self.reply.tells_all()) {
+                if let Some(logprobs) = logprobs.filter(|_| is_text || self.reply.reports_all()) {
                     self.score((shown, (id, *logprobs)), before, out);
                 }
-                if flow == Flow::Complete {
+                if flow.is_break() {
                     self.end(FinishReason::Stop, out);
                 }
                 Ok(())
@@ -194,8 +202,8 @@ impl Choice {
                 let cut = reason == FinishReason::Length;
                 let calls = self.reply.begun_calls();
                 let reason = match self.reply.finish(cut, &mut out.deltas) {
-                    Flow::Complete => FinishReason::Stop,
-                    Flow::Continue => reason,
+                    Flow::Break(()) => FinishReason::Stop,
+                    Flow::Continue(()) => reason,
                 };
                 if self.reply.begun_calls() > calls {
                     self.unsettled.clear();
@@ -242,11 +250,11 @@ impl Choice {
 
     /// Passes on the log-probabilities of tokens whose content has been passed on.
     fn settle(&mut self, out: &mut Settled) {
-        let told = self.reply.told();
-        let shown = self.unsettled.extract_if(.., |(shown, _)| *shown <= told);
+        let passed = self.reply.passed_on();
+        let shown = self.unsettled.extract_if(.., |(shown, _)| *shown <= passed);
         out.logprobs.extend(shown.map(|(_, logprobs)| logprobs));
-        let mut told = out.deltas.iter();
-        if told.any(|delta| matches!(delta, Delta::Reasoning(_))) {
+        let mut deltas = out.deltas.iter();
+        if deltas.any(|delta| matches!(delta, Delta::Reasoning(_))) {
             out.reasoning_logprobs.append(&mut self.unsettled_reasoning);
         }
         if !self.reply.is_reasoning() {
@@ -363,9 +371,9 @@ impl Generation {
     }
 
     /// The generation that passes on token ids too.
-    pub fn telling_ids(mut self) -> Generation {
+    pub fn reporting_ids(mut self) -> Generation {
         let choices = self.choices.iter_mut();
-        choices.for_each(|choice| choice.tells_ids = true);
+        choices.for_each(|choice| choice.reports_ids = true);
         self
     }
 

@@ -22,7 +22,7 @@ use std::time::Instant;
 use serde_json::Value;
 
 use engine::events::EventSender;
-use engine::request::{Admitted, Request, Sampling, Scored, TokenLogprobs};
+use engine::request::{Admitted, Request, Sampling};
 use engine::rng;
 use engine::thinking::ThinkingBudget;
 use engine::turns::Source;
@@ -30,12 +30,12 @@ use engine::{Phase, Rejected};
 use step::Facts;
 use step::executor::TokenId;
 use text::chat::{ChatModel, ENCODED_TOKENS_MAX, Prompt, PromptError};
-use text::reply::{Delta, OutputParser, ReplyFormat, append};
+use text::reply::{OutputParser, ReplyFormat};
 use text::template::{Conversation, TemplateError};
 use text::tools::ToolSchemas;
 
 use self::constraint::Rule;
-use self::generation::{Choice, Finish, Generation, ScoredPart, Settled};
+use self::generation::{Choice, Generation, ScoredPart, Settled};
 use self::parameters::{salt, sampling};
 use self::start::Start;
 use self::stream::{ReplyStream, Writer};
@@ -179,7 +179,7 @@ fn encoded(
     let conversation = conversation(chat, messages, &ask.tools, ask.thinking, how);
     let (mut conversation, left_out) = conversation?;
     ask.left_out.extend(left_out);
-    // A budget counts from the prompt's end, and a grammar begins behind the reasoning.
+    // A budget counts from the prompt's end, and a grammar begins after the reasoning.
     let is_whole = ask.rule.as_ref().is_some_and(Rule::is_whole);
     conversation.opens_reasoning = ask.thinking_budget.is_some() || is_whole;
     if let (Some(rule), Some(words)) = (&mut ask.rule, words) {
@@ -239,25 +239,13 @@ fn prompt_error(error: &PromptError, field: &str, limit: usize) -> ApiError {
     }
 }
 
-/// Submits one engine request per reply; all are queued or none is.
+/// Submits one engine request per reply; all are queued or none is. Reply `i` is choice `i %
+/// ask.choices` of prompt `i / ask.choices`.
 ///
 /// # Errors
-/// When the queue is full or the server is stopping.
+/// When the queue is full, the server is stopping, or the answer would hold too many
+/// log-probabilities.
 pub fn submit(
-    service: &Arc<Service>,
-    call: &Arc<Call>,
-    ask: &Ask,
-    prompt: Prompt,
-) -> Result<Generation, ApiError> {
-    submit_all(service, call, ask, &[prompt])
-}
-
-/// [`submit`] for several prompts: reply `i` is choice `i % ask.choices` of prompt `i /
-/// ask.choices`.
-///
-/// # Errors
-/// As [`submit`]; also when the answer would hold too many log-probabilities.
-pub fn submit_all(
     service: &Arc<Service>,
     call: &Arc<Call>,
     ask: &Ask,
@@ -295,9 +283,9 @@ pub fn submit_all(
             submitted.map_err(|rejected| rejection(service, &rejected))?;
             service.times.max_tokens.record_tokens(max_tokens);
             let reply = OutputParser::new(&service.chat, format);
-            let choice = Choice::new(events, admitted, reply, fills_context);
             let scored = ask.logprobs.map_or(ScoredPart::All, |_| ask.scored);
-            choices.push(choice.scoring(scored));
+            let ends = (fills_context, scored);
+            choices.push(Choice::new(events, admitted, reply, ends));
         }
     }
     service.times.choices.record_tokens(ask.choices);
@@ -416,42 +404,15 @@ fn rejection(service: &Service, rejected: &Rejected) -> ApiError {
     }
 }
 
-/// A whole reply, gathered from its pieces.
-#[derive(Debug, Default)]
-pub struct Gathered {
-    /// No two neighbours are of one kind and place: pieces are joined.
-    pub deltas: Vec<Delta>,
-    pub logprobs: Vec<(TokenId, TokenLogprobs)>,
-    /// Log-probabilities of the reasoning, where they are wanted.
-    pub reasoning_logprobs: Vec<(TokenId, TokenLogprobs)>,
-    /// Scores of the prompt's tokens from the second on, where they are wanted.
-    pub prompt: Vec<Scored>,
-    /// Set once the reply is complete.
-    pub finish: Option<Finish>,
-}
-
-impl Gathered {
-    pub fn add(&mut self, settled: Settled) {
-        for delta in settled.deltas {
-            append(&mut self.deltas, delta);
-        }
-        self.logprobs.extend(settled.logprobs);
-        self.reasoning_logprobs.extend(settled.reasoning_logprobs);
-        self.prompt.extend(settled.prompt);
-        self.finish = self.finish.or(settled.finish);
-    }
-}
-
-/// Waits for all replies.
+/// Waits for all replies, each of which becomes one piece.
 ///
 /// # Errors
 /// When a reply fails or the server ends before it.
 pub async fn gather(
     generation: Generation,
     abort: Abort,
-) -> Result<(Vec<Gathered>, Usage), ApiError> {
-    let mut replies: Vec<Gathered> = Vec::new();
-    replies.resize_with(generation.count(), Gathered::default);
+) -> Result<(Vec<Settled>, Usage), ApiError> {
+    let mut replies: Vec<Settled> = (0..generation.count()).map(Settled::of).collect();
     let usage = follow(generation, abort, |piece| replies[piece.index].add(piece)).await?;
     Ok((replies, usage))
 }

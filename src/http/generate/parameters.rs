@@ -21,8 +21,7 @@ const NO_LIMIT: i64 = -1;
 /// # Errors
 /// When it is no text.
 pub fn check_model(object: &Object<'_>) -> Result<(), ApiError> {
-    let name = object.get("model").map(|model| model.string());
-    name.transpose().map(drop)
+    object.optional_string("model").map(drop)
 }
 
 /// Names by which clients keep their prompts apart from those of others: any value, as JSON.
@@ -134,7 +133,7 @@ fn logit_bias(object: &Object<'_>, vocab: usize) -> Result<Vec<(TokenId, f32)>, 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Length {
     Unstated,
-    /// The room there is.
+    /// Rest of the context.
     Unlimited,
     /// So many tokens, and the field that said so.
     Tokens(usize, &'static str),
@@ -185,10 +184,10 @@ pub fn choices(object: &Object<'_>) -> Result<usize, ApiError> {
     Ok(wanted.unwrap_or(1) as usize)
 }
 
-/// `prompt_logprobs`: how many of the most likely tokens are told at each place of the prompt.
+/// `prompt_logprobs`: how many of the most likely tokens are reported at each of its positions.
 ///
 /// # Errors
-/// When it is out of range or the answer is a stream, whose chunks have no place for it.
+/// When it is out of range or the answer is a stream, whose chunks have no field for it.
 pub fn prompt_logprobs(object: &Object<'_>, stream: bool) -> Result<Option<usize>, ApiError> {
     let wanted = object.integer("prompt_logprobs", 0..=MAX_TOP_LOGPROBS as i64)?;
     match wanted {
@@ -220,10 +219,7 @@ pub fn stops(object: &Object<'_>) -> Result<Vec<String>, ApiError> {
 /// # Errors
 /// Names what is no token id.
 pub fn stop_tokens(object: &Object<'_>, vocab: usize) -> Result<Vec<TokenId>, ApiError> {
-    let Some(field) = object.get("stop_token_ids") else {
-        return Ok(Vec::new());
-    };
-    let ids = field.list(STOP_TOKENS_MAX)?;
+    let ids = object.items("stop_token_ids", STOP_TOKENS_MAX)?;
     ids.iter().map(|id| token(id, vocab)).collect()
 }
 

@@ -142,7 +142,7 @@ fn structured_outputs(field: &Field<'_>) -> Result<Option<Grammar>, ApiError> {
     }
 }
 
-/// The grammar in a field by the kind that its name tells.
+/// The grammar in a field by the kind that its name states.
 fn named(kind: &str, field: &Field<'_>) -> Result<Grammar, ApiError> {
     match kind {
         "json" | "json_schema" => json_of(field, true),

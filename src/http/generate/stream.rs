@@ -125,7 +125,7 @@ impl ReplyStream {
     }
 
     fn frame(&mut self, bytes: Vec<u8>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        self.generation.call().told(&bytes);
+        self.generation.call().responded(&bytes);
         self.last_frame = Instant::now();
         Poll::Ready(Some(Ok(Frame::data(Bytes::from(bytes)))))
     }

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_does_not_read_is_told() {
+    fn what_it_does_not_read_is_reported() {
         for name in ["clear_thinking", "custom"] {
             let (given, left_out) = in_object(name, json!(false)).unwrap();
             assert_eq!(given.len(), 1);

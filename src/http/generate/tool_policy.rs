@@ -12,12 +12,12 @@ use text::grammar::calls::{self, Calls};
 use super::constraint::Rule;
 use super::tools::needs_tools;
 
-/// Tools that the model is told of, which of them the replies may call, and whether they must.
+/// Tools that the model is shown, which of them the replies may call, and whether they must.
 #[derive(Debug, Default)]
 pub struct ToolPolicy {
     pub tools: Vec<Value>,
     pub choice: ToolChoice,
-    /// Places of the tools that may be called; None where all may be.
+    /// Indices of the tools that may be called; None where all may be.
     pub allowed: Option<Vec<usize>>,
 }
 
@@ -55,7 +55,7 @@ impl ToolPolicy {
         }
     }
 
-    /// A policy by which no tool may be called, so that the model is told of none. Where there is
+    /// A policy by which no tool may be called, so that the model is shown none. Where there is
     /// none to begin with, nothing is forbidden either.
     pub fn withheld(tools: &[Value]) -> ToolPolicy {
         let choice = match tools.is_empty() {
@@ -80,7 +80,7 @@ impl ToolPolicy {
     }
 }
 
-/// `{"mode": …, "tools": […]}`: the model is told of all tools, and may or must call some of them.
+/// `{"mode": …, "tools": […]}`: the model is shown all tools, and may or must call some of them.
 /// `index` finds one of the list.
 ///
 /// # Errors
@@ -113,7 +113,7 @@ pub fn allowed(
     })
 }
 
-/// The place of the tool `wanted`, which the field `name` names.
+/// The index of the tool `wanted`, which the field `name` names.
 ///
 /// # Errors
 /// When there is no such tool.
@@ -131,7 +131,7 @@ pub enum ToolChoice {
     Never,
     /// At least one of them.
     Required,
-    /// Exactly this one, by its place.
+    /// Exactly this one, by its index.
     Named(usize),
 }
 
@@ -143,32 +143,29 @@ pub fn combined(
     parallel: bool,
     facts: &Facts,
 ) -> Result<Option<Rule>, ApiError> {
-    // A model that calls no tools is found out later, and told so in other words.
+    // A model that calls no tools is found out later, and reported in other words.
     let format = facts.tool_format.unwrap_or(ToolFormat::Qwen3Coder);
-    let call_grammar =
-        |field, tools: &[Value], calls, answer| call_grammar((field, format), tools, calls, answer);
+    let whole = |field, tools: &[Value], calls, answer| {
+        let grammar = call_grammar((field, format), tools, calls, answer)?;
+        Ok(Some(Rule::whole(field, grammar)))
+    };
     let tools = &policy.callable();
     let several = if parallel { Calls::Several } else { Calls::One };
     match (policy.choice, answer) {
-        (ToolChoice::Required, _) => {
-            let grammar = call_grammar("tool_choice", tools, several, None)?;
-            Ok(Some(Rule::whole("tool_choice", grammar)))
-        }
+        (ToolChoice::Required, _) => whole("tool_choice", tools, several, None),
         (ToolChoice::Named(at), _) => {
             let chosen = std::slice::from_ref(&policy.tools[at]);
-            let grammar = call_grammar("tool_choice", chosen, Calls::One, None)?;
-            Ok(Some(Rule::whole("tool_choice", grammar)))
+            whole("tool_choice", chosen, Calls::One, None)
         }
         (ToolChoice::Auto, Some((field, answer))) if !tools.is_empty() => {
-            let grammar = call_grammar(field, tools, several, Some(&answer))?;
-            Ok(Some(Rule::whole(field, grammar)))
+            whole(field, tools, several, Some(&answer))
         }
         (ToolChoice::Auto | ToolChoice::Never, Some((field, answer))) => {
             Ok(Some(Rule::whole(field, answer)))
         }
         (ToolChoice::Never, None) => Ok(Some(Rule::NoCalls)),
         (ToolChoice::Auto, None) if policy.allowed.is_some() || tools.iter().any(is_strict) => {
-            let grammar = call_grammar("tools", tools, Calls::BehindTag, None)?;
+            let grammar = call_grammar(("tools", format), tools, Calls::AfterTag, None)?;
             Ok(Some(Rule::calls_in_text("tools", grammar)))
         }
         (ToolChoice::Auto, None) if tools.is_empty() => Ok(None),
@@ -190,7 +187,7 @@ fn call_grammar(
     calls: Calls,
     answer: Option<&Grammar>,
 ) -> Result<Grammar, ApiError> {
-    let loose = calls == Calls::BehindTag || answer.is_some();
+    let loose = calls == Calls::AfterTag || answer.is_some();
     let grammar = calls::grammar_of(format, tools, calls, loose, answer);
     grammar.map_err(|refused| match refused.tool {
         Some(name) => ApiError::field("tools", format!("function {name}: {}", refused.problem)),

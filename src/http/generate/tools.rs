@@ -7,7 +7,7 @@ use crate::error::ApiError;
 use crate::fields::{Field, Object};
 use crate::json;
 use text::template::digits;
-use text::tools::NAME_BYTES_MAX;
+use text::tools::{NAME_BYTES_MAX, is_name};
 
 /// The one argument of a tool that takes free text.
 pub const CUSTOM_ARGUMENT: &str = "input";
@@ -17,9 +17,7 @@ pub const CUSTOM_ARGUMENT: &str = "input";
 /// # Errors
 /// Says how long it may be, and of which characters.
 pub fn check_name(field: &Field<'_>) -> Result<(), ApiError> {
-    let name = field.string()?;
-    let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.:".contains(&byte);
-    if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(legal) {
+    if !is_name(field.string()?) {
         let problem =
             format!("must be 1 to {NAME_BYTES_MAX} of the characters a-z A-Z 0-9 _ - . :");
         return Err(field.error(problem));
@@ -70,7 +68,7 @@ pub fn arguments_object(field: &Field<'_>) -> Result<Map<String, Value>, ApiErro
     if text.trim().is_empty() {
         return Ok(Map::new());
     }
-    match json::parse(digits::kept(text).as_bytes()) {
+    match json::parse(digits::quoted(text).as_bytes()) {
         Ok(Value::Object(map)) => Ok(map),
         _ => {
             let text = Value::from(text.as_str());
@@ -158,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slip_of_the_pen_is_told_from_another_type() {
+    fn a_slip_of_the_pen_is_distinguished_from_another_type() {
         let known = ["function", "custom"];
         for (kind, meant) in [
             ("fucntion", Some("function")),

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::error::ApiError;
 use crate::fields::Field;
@@ -43,6 +43,18 @@ struct Turn {
 enum Unbound {
     NoCall,
     Answered,
+}
+
+/// A message of the assistant.
+pub fn assistant(text: &str, reasoning: Option<String>, calls: Vec<Value>) -> Value {
+    let mut message = json!({"role": "assistant", "content": text});
+    if let Some(reasoning) = reasoning {
+        message["reasoning_content"] = Value::from(reasoning);
+    }
+    if !calls.is_empty() {
+        message["tool_calls"] = Value::Array(calls);
+    }
+    message
 }
 
 impl Transcript {
@@ -91,6 +103,12 @@ impl Transcript {
         })?;
         *result = Some(message);
         Ok(())
+    }
+
+    /// Adds the result of the call that has `id`, as [`Transcript::push_result`].
+    pub fn push_output(&mut self, id: &Field<'_>, text: &str) -> Result<(), ApiError> {
+        let message = json!({"role": "tool", "tool_call_id": id.string()?, "content": text});
+        self.push_result(Some(id), message)
     }
 
     /// The free element for the result of the last call with `id`.

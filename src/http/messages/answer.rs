@@ -6,7 +6,6 @@ use serde_json::{Value, json};
 
 use crate::call::Usage;
 use crate::error::{ApiError, Dialect};
-use crate::generate::Gathered;
 use crate::generate::generation::{Finish, Settled};
 use crate::generate::stream::{KEEP_ALIVE_COMMENT, Writer};
 use crate::random;
@@ -94,46 +93,17 @@ fn usage_json(usage: Usage) -> Value {
     })
 }
 
-/// The answer to a request that does not stream.
-pub fn whole_answer(identity: &Identity, reply: Gathered, usage: Usage) -> Value {
-    let end = identity.end(reply.finish.unwrap_or(Finish::Stop));
-    let content = content(identity, reply.deltas);
-    identity.message(content, &end, &usage_json(usage))
-}
-
-/// The content blocks of a reply, given its joined deltas.
-fn content(identity: &Identity, deltas: Vec<Delta>) -> Vec<Value> {
-    let mut blocks = Vec::new();
-    let mut deltas = deltas.into_iter().peekable();
-    while let Some(delta) = deltas.next() {
-        blocks.extend(match delta {
-            Delta::Reasoning(text) => {
-                let (shown, signature) = match &identity.seal {
-                    None => (text, UNSEALED.to_string()),
-                    Some(seal) => (String::new(), seal.close(&text)),
-                };
-                Some(json!({"type": "thinking", "thinking": shown, "signature": signature}))
-            }
-            Delta::Content(text) => Some(json!({"type": "text", "text": text})),
-            Delta::ToolCall { name, .. } => {
-                let arguments = deltas.next_if(|next| matches!(next, Delta::Arguments { .. }));
-                Some(tool_use(&name, arguments))
-            }
-            Delta::Arguments { .. } => None,
-        });
+/// The answer to a request that does not stream: what a stream's events add up to.
+pub fn whole_answer(identity: &Identity, reply: Settled, usage: Usage) -> Value {
+    let mut writer = MessageWriter::new(identity.clone());
+    let mut events = Vec::new();
+    for delta in &reply.deltas {
+        writer.write_delta(delta, &mut events);
+        events.clear();
     }
-    blocks
-}
-
-/// A call. If the reply's end cut it off, the input has its complete members alone; the stop reason
-/// says so.
-fn tool_use(name: &str, arguments: Option<Delta>) -> Value {
-    let json = match arguments {
-        Some(Delta::Arguments { json, .. }) => json,
-        _ => String::new(),
-    };
-    let input = serde_json::from_str(&json).unwrap_or_else(|_| complete_part(&json));
-    json!({"type": "tool_use", "id": call_id(), "name": name, "input": input})
+    writer.close(&mut events);
+    let end = identity.end(reply.finish.unwrap_or(Finish::Stop));
+    identity.message(writer.content, &end, &usage_json(usage))
 }
 
 /// A content block that is being written.
@@ -148,13 +118,14 @@ enum Block {
 pub struct MessageWriter {
     identity: Identity,
     begun: bool,
-    open: Option<Block>,
+    /// The open block with its JSON, whose text comes with its end.
+    open: Option<(Block, Value)>,
+    /// Text, reasoning or JSON of the input in the open block.
+    text: String,
     /// Input of the call that is open.
     input: Input,
-    /// Text of the open block that will be sealed.
-    unshown: String,
-    /// Number of blocks begun.
-    blocks: usize,
+    /// Blocks before the open one.
+    content: Vec<Value>,
     finish: Finish,
 }
 
@@ -164,9 +135,9 @@ impl MessageWriter {
             identity,
             begun: false,
             open: None,
+            text: String::new(),
             input: Input::default(),
-            unshown: String::new(),
-            blocks: 0,
+            content: Vec::new(),
             finish: Finish::Stop,
         }
     }
@@ -175,21 +146,23 @@ impl MessageWriter {
         match delta {
             Delta::Reasoning(text) => {
                 self.enter(Block::Thinking, out);
-                match self.identity.seal {
-                    None => self.piece("thinking_delta", "thinking", text, out),
-                    Some(_) => self.unshown.push_str(text),
+                self.text.push_str(text);
+                if self.identity.seal.is_none() {
+                    self.piece("thinking_delta", "thinking", text, out);
                 }
             }
             Delta::Content(text) => {
                 self.enter(Block::Text, out);
+                self.text.push_str(text);
                 self.piece("text_delta", "text", text, out);
             }
             Delta::ToolCall { name, .. } => {
                 let block = json!({"type": "tool_use", "id": call_id(), "name": name, "input": {}});
-                self.begin(Block::ToolUse, &block, out);
+                self.begin(Block::ToolUse, block, out);
                 self.input = Input::default();
             }
             Delta::Arguments { json, .. } => {
+                self.text.push_str(json);
                 let complete = self.input.push(json);
                 if !complete.is_empty() {
                     self.piece("input_json_delta", "partial_json", &complete, out);
@@ -200,7 +173,7 @@ impl MessageWriter {
 
     /// Begins a block unless one of its kind is open.
     fn enter(&mut self, block: Block, out: &mut Vec<u8>) {
-        if self.open == Some(block) {
+        if self.open.as_ref().is_some_and(|(open, _)| *open == block) {
             return;
         }
         let start = match block {
@@ -208,31 +181,43 @@ impl MessageWriter {
             Block::Text => json!({"type": "text", "text": ""}),
             Block::ToolUse => unreachable!("a call begins with its name"),
         };
-        self.begin(block, &start, out);
+        self.begin(block, start, out);
     }
 
-    fn begin(&mut self, block: Block, start: &Value, out: &mut Vec<u8>) {
+    fn begin(&mut self, block: Block, start: Value, out: &mut Vec<u8>) {
         self.close(out);
-        let data = json!({"type": "content_block_start", "index": self.blocks,
+        let data = json!({"type": "content_block_start", "index": self.content.len(),
             "content_block": start});
         event(out, "content_block_start", &data);
-        self.open = Some(block);
-        self.blocks += 1;
+        self.open = Some((block, start));
     }
 
-    /// Ends the open block.
+    /// Ends the open block. If the reply's end cut off its input, that has its complete members
+    /// alone; the stop reason says so.
     fn close(&mut self, out: &mut Vec<u8>) {
-        let Some(block) = self.open.take() else {
+        let Some((block, mut json)) = self.open.take() else {
             return;
         };
-        if block == Block::Thinking {
-            let unshown = std::mem::take(&mut self.unshown);
-            let sealed = self.identity.seal.as_ref().map(|seal| seal.close(&unshown));
-            let signature = sealed.as_deref().unwrap_or(UNSEALED);
-            self.piece("signature_delta", "signature", signature, out);
+        let text = std::mem::take(&mut self.text);
+        match block {
+            Block::Thinking => {
+                let (shown, signature) = match &self.identity.seal {
+                    None => (text, UNSEALED.to_string()),
+                    Some(seal) => (String::new(), seal.close(&text)),
+                };
+                self.piece("signature_delta", "signature", &signature, out);
+                json["thinking"] = Value::from(shown);
+                json["signature"] = Value::from(signature);
+            }
+            Block::Text => json["text"] = Value::from(text),
+            Block::ToolUse => {
+                let input = serde_json::from_str(&text);
+                json["input"] = input.unwrap_or_else(|_| complete_part(&text));
+            }
         }
-        let data = json!({"type": "content_block_stop", "index": self.blocks - 1});
+        let data = json!({"type": "content_block_stop", "index": self.content.len()});
         event(out, "content_block_stop", &data);
+        self.content.push(json);
     }
 
     /// A delta of the block that was begun last.
@@ -242,7 +227,7 @@ impl MessageWriter {
             out,
             "event: content_block_delta\ndata: {{\"type\":\"content_block_delta\",\"index\":{},\
              \"delta\":{{\"type\":\"{kind}\",\"{name}\":",
-            self.blocks - 1
+            self.content.len()
         );
         let _ = serde_json::to_writer(&mut *out, text);
         out.extend_from_slice(b"}}\n\n");

@@ -8,7 +8,7 @@ use crate::error::ApiError;
 use crate::fields::{Field, Object};
 use crate::generate::conversation_tools::ConversationTools;
 use crate::generate::tools::{arguments_object, left_out};
-use crate::generate::transcript::{Read, Transcript};
+use crate::generate::transcript::{self, Read, Transcript};
 use crate::limits::{CONTENT_PARTS_MAX, MESSAGES_MAX};
 use crate::seal::Seal;
 
@@ -37,7 +37,7 @@ const ENCRYPTED: &str = "encrypted_";
 /// is passed over.
 pub fn conversation(
     object: &Object<'_>,
-    told: &mut ConversationTools,
+    known: &mut ConversationTools,
     seal: &Seal,
 ) -> Result<Read, ApiError> {
     let mut out = Transcript::default();
@@ -47,10 +47,8 @@ pub fn conversation(
             out.push(json!({"role": "system", "content": text}));
         }
     }
-    if let Some(messages) = object.get("messages") {
-        for field in messages.list(MESSAGES_MAX)? {
-            message(&field, (told, seal), &mut out)?;
-        }
+    for field in object.items("messages", MESSAGES_MAX)? {
+        message(&field, (known, seal), &mut out)?;
     }
     Ok(out.end())
 }
@@ -74,20 +72,20 @@ fn is_billing(at: usize, text: &str) -> bool {
 }
 
 /// A system message within the conversation, which may change the tools.
-fn system_message(field: &Field<'_>, told: &mut ConversationTools) -> Result<String, ApiError> {
+fn system_message(field: &Field<'_>, known: &mut ConversationTools) -> Result<String, ApiError> {
     let Some(blocks) = blocks(field)? else {
         return Ok(field.string()?.to_string());
     };
     let mut texts = Vec::with_capacity(blocks.len());
     for (at, block) in blocks.iter().enumerate() {
         texts.push(match block.value["type"].as_str() {
-            Some("tool_addition") => match added(&block.object()?, told)? {
+            Some("tool_addition") => match added(&block.object()?, known)? {
                 Some(text) => text,
                 None => continue,
             },
             Some("tool_removal") => {
                 let tool = block.object()?.require("tool")?.object()?;
-                told.remove(&referred(&tool)?)?
+                known.remove(&referred(&tool)?)?
             }
             _ => match text_block(block)? {
                 text if is_billing(at, text) => continue,
@@ -99,14 +97,14 @@ fn system_message(field: &Field<'_>, told: &mut ConversationTools) -> Result<Str
 }
 
 /// Text of a tool that a system message adds; None if another server would run it.
-fn added(block: &Object<'_>, told: &mut ConversationTools) -> Result<Option<String>, ApiError> {
+fn added(block: &Object<'_>, known: &mut ConversationTools) -> Result<Option<String>, ApiError> {
     let tool = block.require("tool")?.object()?;
     let kind = tool.require("type")?;
     if kind.string()? != "tool_definition" {
-        return told.load(&referred(&tool)?).map(Some);
+        return known.load(&referred(&tool)?).map(Some);
     }
     let defined = tools::defined(&tool.require("definition")?.object()?)?;
-    let text = defined.map(|(name, tool)| told.define(&name, tool));
+    let text = defined.map(|(name, tool)| known.define(&name, tool));
     text.transpose()
 }
 
@@ -130,17 +128,17 @@ fn blocks<'v>(field: &Field<'v>) -> Result<Option<Vec<Field<'v>>>, ApiError> {
 
 fn message(
     field: &Field<'_>,
-    (told, seal): (&mut ConversationTools, &Seal),
+    (known, seal): (&mut ConversationTools, &Seal),
     out: &mut Transcript,
 ) -> Result<(), ApiError> {
     let object = field.object()?;
     let role = object.require("role")?;
     let content = object.require("content")?;
     match role.string()? {
-        "user" => user(&content, told, out),
+        "user" => user(&content, known, out),
         "assistant" => assistant(&content, seal, out),
         "system" => {
-            let text = system_message(&content, told)?;
+            let text = system_message(&content, known)?;
             if !text.is_empty() {
                 out.push(json!({"role": "system", "content": text}));
             }
@@ -150,10 +148,10 @@ fn message(
     }
 }
 
-/// Texts in their order; tool results go behind their calls.
+/// Texts in their order; tool results go after their calls.
 fn user(
     content: &Field<'_>,
-    told: &mut ConversationTools,
+    known: &mut ConversationTools,
     out: &mut Transcript,
 ) -> Result<(), ApiError> {
     let Some(blocks) = blocks(content)? else {
@@ -168,7 +166,7 @@ fn user(
             texts.push(written(block)?);
             continue;
         }
-        tool_result(&object, told, out)?;
+        tool_result(&object, known, out)?;
         has_results = true;
     }
     if !texts.is_empty() || !has_results {
@@ -179,14 +177,13 @@ fn user(
 
 fn tool_result(
     object: &Object<'_>,
-    told: &mut ConversationTools,
+    known: &mut ConversationTools,
     out: &mut Transcript,
 ) -> Result<(), ApiError> {
-    let id = object.require("tool_use_id")?;
-    let mut text = match object.get("content") {
+    let text = match object.get("content") {
         Some(content) => match blocks(&content)? {
             Some(blocks) => {
-                let texts = blocks.iter().map(|block| result_block(block, told));
+                let texts = blocks.iter().map(|block| result_block(block, known));
                 let texts: Result<Vec<Cow<'_, str>>, ApiError> = texts.collect();
                 texts?.join(BLOCK_GAP)
             }
@@ -194,17 +191,20 @@ fn tool_result(
         },
         None => String::new(),
     };
-    if object.boolean("is_error", false)? {
-        text.insert_str(0, ERROR_MARK);
-    }
-    let message = json!({"role": "tool", "tool_call_id": id.string()?, "content": text});
-    out.push_result(Some(&id), message)
+    push_output(object, text, out)
+}
+
+/// Adds the output of a tool or, marked as such, its error.
+fn push_output(object: &Object<'_>, text: String, out: &mut Transcript) -> Result<(), ApiError> {
+    let failed = object.boolean("is_error", false)?;
+    let mark = if failed { ERROR_MARK } else { "" };
+    out.push_output(&object.require("tool_use_id")?, &format!("{mark}{text}"))
 }
 
 /// Text of a block of a tool's result; a placeholder for a block that is no text.
 fn result_block<'v>(
     field: &Field<'v>,
-    told: &mut ConversationTools,
+    known: &mut ConversationTools,
 ) -> Result<Cow<'v, str>, ApiError> {
     match field.value["type"].as_str() {
         Some("image") => Ok(left_out("image").into()),
@@ -214,7 +214,7 @@ fn result_block<'v>(
         }
         Some("tool_reference") => {
             let name = field.object()?.require("tool_name")?;
-            told.load(&name).map(Cow::from)
+            known.load(&name).map(Cow::from)
         }
         _ => written(field),
     }
@@ -254,25 +254,15 @@ impl<'v> Turn<'v> {
         match kind {
             "tool_use" | "server_tool_use" | "mcp_tool_use" => self.calls.push(tool_use(&object)?),
             // Summary of a conversation.
-            "compaction" => {
-                let summary = object.get("content").map(|text| text.string());
-                self.texts.extend(summary.transpose()?);
-            }
+            "compaction" => self.texts.extend(object.optional_string("content")?),
             _ => self.texts.push(text_block(block)?),
         }
         Ok(())
     }
 
     fn message(self) -> Value {
-        let text = self.texts.join(BLOCK_GAP);
-        let mut message = json!({"role": "assistant", "content": text});
-        if !self.thoughts.is_empty() {
-            message["reasoning_content"] = Value::from(self.thoughts.join(BLOCK_GAP));
-        }
-        if !self.calls.is_empty() {
-            message["tool_calls"] = Value::Array(self.calls);
-        }
-        message
+        let reasoning = (!self.thoughts.is_empty()).then(|| self.thoughts.join(BLOCK_GAP));
+        transcript::assistant(&self.texts.join(BLOCK_GAP), reasoning, self.calls)
     }
 }
 
@@ -315,8 +305,7 @@ fn assistant(content: &Field<'_>, seal: &Seal, out: &mut Transcript) -> Result<(
 /// it.
 fn thought<'v>(block: &Object<'v>, seal: &Seal) -> Result<Option<Cow<'v, str>>, ApiError> {
     let text = block.require("thinking")?.string()?;
-    let signature = block.get("signature").map(|signature| signature.string());
-    match signature.transpose()? {
+    match block.optional_string("signature")? {
         Some(signature) if text.is_empty() && ![UNSEALED, ""].contains(&signature) => {
             Ok(seal.open(signature).map(Cow::from))
         }
@@ -326,21 +315,16 @@ fn thought<'v>(block: &Object<'v>, seal: &Seal) -> Result<Option<Cow<'v, str>>, 
 
 /// Output of another server's tool.
 fn served_result(object: &Object<'_>, out: &mut Transcript) -> Result<(), ApiError> {
-    let id = object.require("tool_use_id")?;
     let shown = |value: &Value| match (value.as_str(), value["text"].as_str()) {
         (Some(text), _) | (None, Some(text)) => text.to_string(),
         (None, None) => readable(value).to_string(),
     };
-    let mut text = match object.get("content").map(|content| content.value) {
+    let text = match object.get("content").map(|content| content.value) {
         Some(Value::Array(parts)) => parts.iter().map(shown).collect::<Vec<_>>().join(BLOCK_GAP),
         Some(content) => shown(content),
         None => String::new(),
     };
-    if object.boolean("is_error", false)? {
-        text.insert_str(0, ERROR_MARK);
-    }
-    let message = json!({"role": "tool", "tool_call_id": id.string()?, "content": text});
-    out.push_result(Some(&id), message)
+    push_output(object, text, out)
 }
 
 /// A value without what a model cannot read.
@@ -379,10 +363,10 @@ mod tests {
 
     fn read_with(
         body: &Value,
-        told: &mut ConversationTools,
+        known: &mut ConversationTools,
         seal: &Seal,
     ) -> Result<Read, ApiError> {
-        conversation(&Object::root(body).unwrap(), told, seal)
+        conversation(&Object::root(body).unwrap(), known, seal)
     }
 
     fn messages(messages: Value) -> Vec<Value> {
@@ -400,8 +384,8 @@ mod tests {
         json!([{"role": role, "content": blocks}])
     }
 
-    /// Calls with these ids, and behind them what `role` says.
-    fn behind_calls(ids: &[&str], role: &str, blocks: Value) -> Value {
+    /// Calls with these ids, and after them what `role` says.
+    fn after_calls(ids: &[&str], role: &str, blocks: Value) -> Value {
         let call = |id: &&str| json!({"type": "tool_use", "id": id, "name": "f", "input": {}});
         let calls: Vec<Value> = ids.iter().map(call).collect();
         json!([{"role": "assistant", "content": calls}, {"role": role, "content": blocks}])
@@ -421,7 +405,7 @@ mod tests {
     fn what_a_tool_shows_beside_text_is_left_out_and_said_so() {
         let picture = json!({"type": "image", "source": {"type": "base64", "data": ""}});
         let result = json!({"type": "tool_result", "tool_use_id": "t", "content": [picture]});
-        let found = messages(behind_calls(&["t"], "user", json!([result])));
+        let found = messages(after_calls(&["t"], "user", json!([result])));
         assert_eq!(found[1]["content"], left_out("image"));
         assert_eq!(
             refused(blocks_of("user", json!([picture]))),
@@ -432,17 +416,17 @@ mod tests {
     #[test]
     fn a_reference_to_a_tool_becomes_its_definition() {
         let tool = json!({"type": "function", "function": {"name": "f", "parameters": {}}});
-        let mut told = ConversationTools::new(Vec::new(), vec![tool]);
+        let mut known = ConversationTools::new(Vec::new(), vec![tool]);
         let find = |name: &str| {
             let found = json!([{"type": "tool_reference", "tool_name": name}]);
             let result = json!({"type": "tool_result", "tool_use_id": "t", "content": found});
-            json!({"messages": behind_calls(&["t"], "user", json!([result]))})
+            json!({"messages": after_calls(&["t"], "user", json!([result]))})
         };
         let seal = Seal::new(None);
-        let found = read_with(&find("f"), &mut told, &seal).unwrap().messages;
+        let found = read_with(&find("f"), &mut known, &seal).unwrap().messages;
         let text = found[1]["content"].as_str().unwrap();
         assert!(text.contains(r#""parameters":{}"#), "{text}");
-        let unknown = read_with(&find("g"), &mut told, &seal);
+        let unknown = read_with(&find("g"), &mut known, &seal);
         assert_eq!(
             unknown.unwrap_err().param.unwrap(),
             "messages[1].content[0].content[0].tool_name"
@@ -452,11 +436,11 @@ mod tests {
     #[test]
     fn a_system_message_changes_the_tools() {
         let tool = |name: &str| json!({"type": "function", "function": {"name": name}});
-        let mut told = ConversationTools::new(vec![tool("f")], vec![tool("g")]);
+        let mut known = ConversationTools::new(vec![tool("f")], vec![tool("g")]);
         let mut say = |kind: &str, tool: Value| {
             let body = json!({"messages": blocks_of("system", json!([{"type": kind,
                 "tool": tool}]))});
-            let said = read_with(&body, &mut told, &Seal::new(None));
+            let said = read_with(&body, &mut known, &Seal::new(None));
             said.map(|said| said.messages[0]["content"].as_str().unwrap().to_string())
                 .map_err(|error| error.param.unwrap())
         };
@@ -479,7 +463,7 @@ mod tests {
         assert_eq!(removed, "f cannot be called any more.");
         let unknown = say("tool_removal", reference("i")).unwrap_err();
         assert_eq!(unknown, "messages[0].content[0].tool.name");
-        assert_eq!(told.callable(), [tool("g"), with_schema]);
+        assert_eq!(known.callable(), [tool("g"), with_schema]);
     }
 
     #[test]
@@ -510,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn a_system_message_keeps_its_place() {
+    fn a_system_message_keeps_its_position() {
         let found = messages(json!([
             {"role": "user", "content": "a"},
             {"role": "system", "content": [{"type": "text", "text": "b"}]},
@@ -519,8 +503,8 @@ mod tests {
     }
 
     #[test]
-    fn tool_results_stand_in_the_order_of_their_calls_and_texts_behind_them() {
-        let found = messages(behind_calls(
+    fn tool_results_stand_in_the_order_of_their_calls_and_texts_after_them() {
+        let found = messages(after_calls(
             &["t1", "t2", "t3"],
             "user",
             json!([
@@ -539,7 +523,7 @@ mod tests {
         assert_eq!(Value::from(&found[1..]), expected);
         let foreign = json!([{"type": "tool_result", "tool_use_id": "t1"}]);
         let at = "messages[1].content[0].tool_use_id";
-        assert_eq!(refused(behind_calls(&["t2"], "user", foreign)), at);
+        assert_eq!(refused(after_calls(&["t2"], "user", foreign)), at);
     }
 
     #[test]
@@ -565,11 +549,11 @@ mod tests {
     #[test]
     fn thinking_that_was_not_shown_is_in_its_signature() {
         let seal = Seal::new(None);
-        let mut told = ConversationTools::default();
+        let mut known = ConversationTools::default();
         let mut read = |block: Value| {
             let said = json!([block, {"type": "text", "text": "so"}]);
             let body = json!({"messages": blocks_of("assistant", said)});
-            let read = read_with(&body, &mut told, &seal).unwrap();
+            let read = read_with(&body, &mut known, &seal).unwrap();
             (
                 read.messages[0]["reasoning_content"].clone(),
                 read.left_out.len(),
@@ -594,7 +578,7 @@ mod tests {
     #[test]
     fn a_tool_of_another_server_is_a_call_and_what_it_put_out() {
         let found = json!([{"type": "web_search_result", "url": "u", "encrypted_content": "x"}]);
-        let told = messages(blocks_of(
+        let found = messages(blocks_of(
             "assistant",
             json!([
             {"type": "text", "text": "a"},
@@ -610,7 +594,7 @@ mod tests {
             {"role": "assistant", "content": "a", "tool_calls": [call]},
             {"role": "tool", "tool_call_id": "s", "content": result},
             {"role": "assistant", "content": "b", "reasoning_content": "why"}]);
-        assert_eq!(Value::from(told), expected);
+        assert_eq!(Value::from(found), expected);
     }
 
     #[test]

@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_told_behind_their_names() {
+    fn texts_follow_their_names() {
         let parts = json!([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]);
         for (block, expected) in [
             (

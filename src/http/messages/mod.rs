@@ -14,8 +14,6 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use text::chat::Prompt;
-
 use self::answer::{Identity, MessageWriter};
 use self::request::MessagesRequest;
 use super::call::Call;
@@ -23,7 +21,6 @@ use super::error::ApiError;
 use super::generate::{self, Answer};
 use super::keys::KeyId;
 use super::parsing::Body;
-use super::seal::Seal;
 use super::state::{ServerState, Service};
 use super::threads::parse;
 
@@ -37,10 +34,14 @@ pub async fn answer(
     let (reader, key) = (service.clone(), call.key());
     let seal = state.seal.of(key);
     let opener = seal.clone();
-    let read = move |body| read(body, (&opener, key), &reader);
+    let read = move |mut body: Body| {
+        let mut request = MessagesRequest::parse(&body.json()?, &opener, reader.chat.facts)?;
+        let prompt = generate::prompt(&mut request.ask, &reader, key)?;
+        Ok((request, prompt))
+    };
     let (request, prompt) = parse(body, read).await?;
     let identity = Identity::new(&state.model_id, call.id_text(), &request, seal);
-    let generation = generate::submit(&service, call, &request.ask, prompt)?;
+    let generation = generate::submit(&service, call, &request.ask, &[prompt])?;
     if request.stream {
         let writer = MessageWriter::new(identity);
         return Ok(Answer::stream(generation, writer, state.abort()));
@@ -48,16 +49,6 @@ pub async fn answer(
     let (mut replies, usage) = generate::gather(generation, state.abort()).await?;
     let reply = replies.pop().unwrap_or_default();
     Ok(Answer::Whole(answer::whole_answer(&identity, reply, usage)))
-}
-
-fn read(
-    mut body: Body,
-    (seal, key): (&Seal, Option<KeyId>),
-    service: &Service,
-) -> Result<(MessagesRequest, Prompt), ApiError> {
-    let mut request = MessagesRequest::parse(&body.json()?, seal, service.chat.facts)?;
-    let prompt = generate::prompt(&mut request.ask, service, key)?;
-    Ok((request, prompt))
 }
 
 /// Counts the tokens that a request would send to the model. Only threads that parse are asked,

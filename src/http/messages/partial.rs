@@ -19,12 +19,12 @@ pub fn complete_part(json: &str) -> Value {
 pub struct Input {
     /// Bytes read so far, and the last of them that have not been returned.
     length: usize,
-    held: String,
+    pending: String,
     in_string: bool,
     escaped: bool,
     /// A string that ends here is a member's name.
     in_name: bool,
-    /// Brackets that close the objects and lists that are open, here as behind the last complete
+    /// Brackets that close the objects and lists that are open, here as after the last complete
     /// value.
     open: Vec<u8>,
     /// Where the last value that is complete ends, or one begins that may be empty.
@@ -37,11 +37,11 @@ impl Input {
     /// Takes more of the input's JSON. Returns the text, not yet returned, up to the last complete
     /// value and the comma after it.
     pub fn push(&mut self, json: &str) -> String {
-        self.held.push_str(json);
+        self.pending.push_str(json);
         json.bytes().for_each(|byte| self.take(byte));
-        let told = self.length - self.held.len();
-        let rest = self.held.split_off(self.separated - told);
-        std::mem::replace(&mut self.held, rest)
+        let passed_on = self.length - self.pending.len();
+        let rest = self.pending.split_off(self.separated - passed_on);
+        std::mem::replace(&mut self.pending, rest)
     }
 
     fn take(&mut self, byte: u8) {

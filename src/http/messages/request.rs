@@ -81,9 +81,9 @@ fn conversation(object: &Object<'_>, seal: &Seal, facts: &Facts) -> Result<Ask, 
     }
     check_model(object)?;
     check_edits(object)?;
-    let mut told = tools::tools(object)?;
-    let read = content::conversation(object, &mut told, seal)?;
-    let calls = tools::calls(object, told)?;
+    let mut known = tools::tools(object)?;
+    let read = content::conversation(object, &mut known, seal)?;
+    let calls = tools::calls(object, known)?;
     let (policy, parallel) = (&calls.tools.policy, calls.parallel);
     let rule = tool_policy::combined(policy, format(object)?, parallel, facts)?;
     let lenient = calls.tools.policy.is_lenient();
@@ -119,7 +119,7 @@ fn start(object: &Object<'_>, messages: &[Value]) -> Start {
     }
 }
 
-/// The schema that the output must obey, in either place where clients put it.
+/// The schema that the output must obey, in either field where clients put it.
 fn format(object: &Object<'_>) -> Result<Option<(&'static str, Grammar)>, ApiError> {
     let nested = object.optional_object("output_config")?;
     let nested = nested.and_then(|output| output.get("format"));

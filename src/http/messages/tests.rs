@@ -122,7 +122,7 @@ fn a_stop_sequence_is_named() {
 }
 
 #[test]
-fn the_reason_tells_a_wanted_length_from_a_full_context() {
+fn the_reason_distinguishes_a_wanted_length_from_a_full_context() {
     let step = Duration::ZERO;
     let server = TestServer::start(Script {
         step,
@@ -406,7 +406,7 @@ fn a_loaded_tool_is_called_with_the_types_of_its_schema() {
     assert_eq!(answer["content"][0]["input"], json!({"a": 5}));
 }
 
-/// The queue is full and the only places are taken: counting goes on.
+/// The queue is full and the only slots are taken: counting goes on.
 #[test]
 fn counting_never_waits_for_the_engine() {
     let server = TestServer::start(Script::endless());
@@ -423,7 +423,7 @@ fn counting_never_waits_for_the_engine() {
 }
 
 #[test]
-fn what_is_not_enforced_is_told() {
+fn what_is_not_enforced_is_reported() {
     let server = TestServer::start(Script::text("x"));
     let tools = json!([{"name": "f", "input_schema": {"type": "object",
         "properties": {"a": {"type": "string", "format": "color"}}, "required": ["a"]}}]);

@@ -36,23 +36,23 @@ pub struct Calls {
     pub parallel: bool,
 }
 
-/// Reads `tool_choice`: which of the tools that the model is told of the reply may call, and
-/// whether it must.
-pub fn calls(object: &Object<'_>, told: ConversationTools) -> Result<Calls, ApiError> {
-    let tools = told.callable();
+/// Reads `tool_choice`: which of the tools shown to the model the reply may call, and whether
+/// it must.
+pub fn calls(object: &Object<'_>, known: ConversationTools) -> Result<Calls, ApiError> {
+    let tools = known.callable();
     let mut left_out = left_out(object)?;
     let choice = object.optional_object("tool_choice")?;
     let (policy, parallel) = match choice {
         None => (ToolPolicy::of(tools, ToolChoice::Auto), true),
         Some(choice) => {
             let single = choice.boolean("disable_parallel_tool_use", false)?;
-            (policy(&choice, tools, &told, &left_out)?, !single)
+            (policy(&choice, tools, &known, &left_out)?, !single)
         }
     };
     if policy.choice == ToolChoice::Never {
         left_out.clear();
     }
-    let tools = told.present(policy);
+    let tools = known.present(policy);
     Ok(Calls {
         tools,
         left_out,
@@ -62,11 +62,8 @@ pub fn calls(object: &Object<'_>, told: ConversationTools) -> Result<Calls, ApiE
 
 /// Words on the tools that another server would run.
 fn left_out(object: &Object<'_>) -> Result<Vec<String>, ApiError> {
-    let Some(field) = object.get("tools") else {
-        return Ok(Vec::new());
-    };
     let mut found = Vec::new();
-    for item in field.list(TOOLS_MAX)? {
+    for item in object.items("tools", TOOLS_MAX)? {
         let kind = item.value["type"].as_str().unwrap_or_default();
         let warning = not_run_here(kind);
         if is_servers(kind) && !found.contains(&warning) {
@@ -83,7 +80,7 @@ fn is_servers(kind: &str) -> bool {
 fn policy(
     choice: &Object<'_>,
     tools: Vec<Value>,
-    told: &ConversationTools,
+    known: &ConversationTools,
     left_out: &[String],
 ) -> Result<ToolPolicy, ApiError> {
     let kind = choice.require("type")?;
@@ -93,7 +90,7 @@ fn policy(
         "any" if tools.is_empty() => return Err(kind.error(needs_tools(left_out))),
         "any" => ToolPolicy::of(tools, ToolChoice::Required),
         "tool" => {
-            let at = named(choice, &tools, told)?;
+            let at = named(choice, &tools, known)?;
             ToolPolicy::of(tools, ToolChoice::Named(at))
         }
         _ => return Err(kind.error("must be auto, none, any or tool")),
@@ -103,11 +100,11 @@ fn policy(
 fn named(
     choice: &Object<'_>,
     tools: &[Value],
-    told: &ConversationTools,
+    known: &ConversationTools,
 ) -> Result<usize, ApiError> {
     let name = choice.require("name")?;
     let wanted = name.string()?;
-    match told.why_not(wanted) {
+    match known.why_not(wanted) {
         Some(why) => Err(name.error(why)),
         None => index_of(&name, wanted, tools),
     }
@@ -115,16 +112,14 @@ fn named(
 
 /// Reads `tools`: those that the client runs, in the form of the chat completions API.
 pub fn tools(object: &Object<'_>) -> Result<ConversationTools, ApiError> {
-    let Some(field) = object.get("tools") else {
-        return Ok(ConversationTools::default());
-    };
     let mut names = HashSet::new();
     let mut tools = Vec::new();
     let mut searched_elsewhere = false;
-    for item in field.list(TOOLS_MAX)? {
+    for item in object.items("tools", TOOLS_MAX)? {
         let object = item.object()?;
         let Some((name, tool)) = defined(&object)? else {
-            searched_elsewhere |= is_server_search(&object);
+            let kind = item.value["type"].as_str();
+            searched_elsewhere |= kind.is_some_and(|kind| kind.starts_with(SERVER_SEARCH));
             continue;
         };
         if !names.insert(name.string()?) {
@@ -133,19 +128,13 @@ pub fn tools(object: &Object<'_>) -> Result<ConversationTools, ApiError> {
         let deferred = object.boolean("defer_loading", false)?;
         tools.push((tool, deferred));
     }
-    // Tools that only a search of another server would find, or none at all, are told at once.
+    // Tools that only a search of another server would find, or none at all, are shown at once.
     let found = !searched_elsewhere && tools.iter().any(|(_, deferred)| !deferred);
-    let (waiting, told): (Vec<_>, Vec<_>) = tools
+    let (waiting, head): (Vec<_>, Vec<_>) = tools
         .into_iter()
         .partition(|(_, deferred)| found && *deferred);
     let plain = |tools: Vec<(Value, bool)>| tools.into_iter().map(|(tool, _)| tool).collect();
-    Ok(ConversationTools::new(plain(told), plain(waiting)))
-}
-
-fn is_server_search(object: &Object<'_>) -> bool {
-    let kind = object.get("type");
-    let kind = kind.as_ref().and_then(|kind| kind.value.as_str());
-    kind.is_some_and(|kind| kind.starts_with(SERVER_SEARCH))
+    Ok(ConversationTools::new(plain(head), plain(waiting)))
 }
 
 /// A tool that is defined in the conversation, and its name; None if another server runs it.
@@ -175,9 +164,8 @@ fn described(object: &Object<'_>) -> Result<Map<String, Value>, ApiError> {
     let schema = object.require("input_schema")?;
     check_parameters(&schema)?;
     let mut function = Map::new();
-    if let Some(description) = object.get("description") {
-        description.string()?;
-        function.insert("description".to_string(), description.value.clone());
+    if let Some(description) = object.optional_string("description")? {
+        function.insert("description".to_string(), Value::from(description));
     }
     function.insert("parameters".to_string(), schema.value.clone());
     if object.boolean("strict", false)? {
@@ -229,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_that_its_type_describes_is_told_of_under_its_name() {
+    fn a_tool_that_its_type_describes_is_shown_under_its_name() {
         for (kind, field) in [
             ("bash_20250124", "restart"),
             ("text_editor_20250728", "insert_text"),
@@ -273,7 +261,7 @@ mod tests {
 
     #[test]
     fn a_tool_that_nothing_would_find_does_not_wait() {
-        let told = |others: &[Value]| {
+        let shown = |others: &[Value]| {
             let mut list = others.to_vec();
             list.push(json!({"name": "f", "input_schema": {}, "defer_loading": true}));
             let body = json!({"tools": list});
@@ -284,9 +272,9 @@ mod tests {
         };
         let search = json!({"name": "g", "input_schema": {}});
         let elsewhere = json!({"type": "tool_search_tool_regex_20251119", "name": "h"});
-        assert_eq!(told(&[]), 1);
-        assert_eq!(told(std::slice::from_ref(&search)), 1);
-        assert_eq!(told(&[search, elsewhere]), 2);
+        assert_eq!(shown(&[]), 1);
+        assert_eq!(shown(std::slice::from_ref(&search)), 1);
+        assert_eq!(shown(&[search, elsewhere]), 2);
     }
 
     #[test]
@@ -309,19 +297,20 @@ mod tests {
     }
 
     #[test]
-    fn a_removed_tool_is_told_of_and_no_choice() {
+    fn a_removed_tool_is_shown_and_no_choice() {
         let choose = |choice: Value| {
             let body = json!({"tools": [{"name": "f", "input_schema": {}},
                 {"name": "g", "input_schema": {}}], "tool_choice": choice});
             let object = Object::root(&body).unwrap();
-            let mut told = tools(&object).unwrap();
+            let mut known = tools(&object).unwrap();
             let (value, path) = (json!("f"), String::new());
-            told.remove(&Field {
-                value: &value,
-                path,
-            })
-            .unwrap();
-            calls(&object, told)
+            known
+                .remove(&Field {
+                    value: &value,
+                    path,
+                })
+                .unwrap();
+            calls(&object, known)
         };
         let presented = choose(json!({"type": "any"})).unwrap().tools;
         assert_eq!((presented.head.len(), presented.policy.tools.len()), (2, 1));

@@ -1,4 +1,4 @@
-//! Tools of the Messages API that clients run and that their type describes: the model is told in
+//! Tools of the Messages API that clients run and that their type describes: the model is shown in
 //! the words of this file what one made for that API knows of them.
 
 use serde_json::{Map, Value, json};

@@ -1,4 +1,4 @@
-//! The page of all figures in `packaging/metrics.md`, made of what the server tells.
+//! The page of all figures in `packaging/metrics.md`, made of what the server reports.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -73,15 +73,15 @@ fn the_reference_has_every_figure() {
     let page = page();
     let rows = rows(&page).into_values().collect::<String>();
     let made = format!("{HEAD}{rows}");
-    let place = std::env::temp_dir().join("metrics.md");
+    let path = std::env::temp_dir().join("metrics.md");
     let same = packaged("metrics.md") == made;
     if !same {
-        fs::write(&place, made).unwrap();
+        fs::write(&path, made).unwrap();
     }
     assert!(
         same,
         "packaging/metrics.md is out of date: replace it by {}",
-        place.display()
+        path.display()
     );
 }
 

@@ -1,7 +1,7 @@
 //! The figures of this server under the names that dashboards made for vLLM read.
 //!
 //! Names and labels are those of vLLM's own `/metrics`. What this server has no figure for is left
-//! out rather than told as zero.
+//! out rather than reported as zero.
 
 use step::PAGE;
 
@@ -24,7 +24,7 @@ fn alias(name: &str) -> Option<&'static str> {
     })
 }
 
-/// Appends the aliases, and what that server tells beside them.
+/// Appends the aliases, and what that server reports beside them.
 pub fn write(page: &mut Page, state: &ServerState, service: &Service) {
     // One engine, as vLLM counts its own from 0.
     let model = label_value(&state.model_id);
@@ -34,9 +34,9 @@ pub fn write(page: &mut Page, state: &ServerState, service: &Service) {
     let used = stats.pages_used.get() as f64 / (stats.pages_total.get() as f64).max(1.0);
     let pages = stats.pages_total.get();
     let config = format!("{{{labels},block_size=\"{PAGE}\",num_gpu_blocks=\"{pages}\"}}");
-    for told in stats.metrics() {
-        if let Some(name) = alias(told.name) {
-            page.series(told.kind, name, told.help, [(&braced, told.value)]);
+    for metric in stats.metrics() {
+        if let Some(name) = alias(metric.name) {
+            page.series(metric.kind, name, metric.help, [(&braced, metric.value)]);
         }
     }
     figures! { page:
@@ -51,9 +51,9 @@ pub fn write(page: &mut Page, state: &ServerState, service: &Service) {
         (labels, count)
     });
     page.series("counter", "vllm:request_success_total", FINISHED, finished);
-    for told in service.times.told() {
-        let (name, help) = (told.alias, told.help);
-        told.histogram.write(&mut page.text, name, &labels, help);
+    for times in service.times.reported() {
+        let (name, help) = (times.alias, times.help);
+        times.histogram.write(&mut page.text, name, &labels, help);
     }
     let name = "vllm:iteration_tokens_total";
     let help = "Tokens of prompts and replies in a step.";

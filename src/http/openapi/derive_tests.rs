@@ -138,7 +138,7 @@ impl Schema {
     }
 }
 
-/// The schema that all of `answers` obey. A type is told where one was seen beside null.
+/// The schema that all of `answers` obey. A type is stated where one was seen beside null.
 pub fn answered(answers: &[&Value]) -> Value {
     let mut types: BTreeSet<&str> = answers.iter().map(|answer| type_of(answer)).collect();
     if types.contains("number") {

@@ -273,13 +273,13 @@ fn document() -> Value {
 fn the_description_is_what_parsers_ask_for_and_answers_hold() {
     let mut made = serde_json::to_string_pretty(&document()).unwrap();
     made.push('\n');
-    let place = std::env::temp_dir().join("openapi.json");
+    let path = std::env::temp_dir().join("openapi.json");
     if made != DOCUMENT {
-        fs::write(&place, &made).unwrap();
+        fs::write(&path, &made).unwrap();
     }
     assert!(
         made == DOCUMENT,
         "src/http/openapi/openapi.json is out of date: replace it by {}",
-        place.display()
+        path.display()
     );
 }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::chat::answer::Identity;
-use crate::chat::usage::{Tally, UsageTold};
+use crate::chat::usage::{Tally, UsageReport};
 use crate::completions::answer::{ChunkWriter, Shape, whole_answer};
 use crate::completions::tests::assembled;
 use crate::generate::generation::Settled;
@@ -15,18 +15,18 @@ use text::testing::{END_OF_TURN, Random};
 
 use super::{STOP, USAGE, events, gathered, logprobs, settled};
 
-/// A text that goes on behind a prompt, and how it is told.
+/// A text that goes on after a prompt, and how it is reported.
 pub struct Continued<'a> {
     pub tokens: &'a [TokenId],
     prompt: Vec<TokenId>,
     echo: bool,
-    told: bool,
+    scored: bool,
     tokens_as_ids: bool,
 }
 
 impl Continued<'_> {
-    /// Behind any prompt: a character may begin in it and never end.
-    pub fn new<'a>(tokens: &'a [TokenId], told: bool, random: &mut Random) -> Continued<'a> {
+    /// After any prompt: a character may begin in it and never end.
+    pub fn new<'a>(tokens: &'a [TokenId], scored: bool, random: &mut Random) -> Continued<'a> {
         let any = |random: &mut Random| match random.below(4) {
             0 => random.below(263) as TokenId,
             _ => 97 + random.below(26) as TokenId,
@@ -39,18 +39,18 @@ impl Continued<'_> {
             tokens,
             prompt,
             echo: random.below(2) == 0,
-            told,
+            scored,
             tokens_as_ids: random.below(8) == 0,
         }
     }
 
     fn shape(&self) -> Shape {
         Shape {
-            identity: Identity::new("cmpl", "m"),
+            identity: Identity::new("cmpl", "m", Vec::new()),
             prompts: vec![self.prompt.clone()],
             choices: 1,
             echo: self.echo,
-            logprobs: self.told.then_some(1),
+            logprobs: self.scored.then_some(1),
             prompt_logprobs: None,
             tokens_as_ids: self.tokens_as_ids,
         }
@@ -66,8 +66,8 @@ impl Continued<'_> {
             ..ReplyFormat::default()
         };
         let mut pieces = vec![Settled::default()];
-        let places = self.prompt.iter().enumerate().skip(1);
-        for (at, &id) in places.filter(|_| self.told && self.echo) {
+        let positions = self.prompt.iter().enumerate().skip(1);
+        for (at, &id) in positions.filter(|_| self.scored && self.echo) {
             let scored = Scored {
                 logprobs: logprobs(at, id),
                 rank: 1,
@@ -77,7 +77,7 @@ impl Continued<'_> {
                 pieces.push(Settled::default());
             }
         }
-        let mut reply = settled(model, self.tokens, self.told, format, &mut *cut);
+        let mut reply = settled(model, self.tokens, self.scored, format, &mut *cut);
         // The last scores may come with the first tokens.
         if !cut() {
             reply[0].prompt = pieces.pop().unwrap().prompt;
@@ -97,12 +97,12 @@ impl Continued<'_> {
             expected[0]["logprobs"] = Value::Null;
         }
         let pieces = self.settled(model, &mut cut);
-        let writer = ChunkWriter::new(self.shape(), Tally::new(UsageTold::Never, 0));
+        let writer = ChunkWriter::new(self.shape(), Tally::new(UsageReport::Never, 0));
         let found = assembled(&events(model, Box::new(writer), pieces), 1);
         assert_eq!(Value::from(found), expected);
     }
 
-    /// Each token that is text by itself stands where its offset says, or behind the text's cut.
+    /// Each token that is text by itself stands where its offset says, or after the text's cut.
     fn check_offsets(&self, model: &ChatModel, choice: &Value) {
         let text: Vec<char> = choice["text"].as_str().unwrap().chars().collect();
         let offsets = choice["logprobs"]["text_offset"].as_array();

@@ -28,7 +28,7 @@ use super::items;
 use super::request::{ResponsesRequest, StoredRequest};
 use super::running::{CANCELLED, Handle};
 use super::store::{Store, Stored};
-use super::tools::{Kind, Tool, ToolNames};
+use super::tools::{Tool, ToolKind, ToolNames};
 
 fn usage_json(usage: Usage) -> Value {
     json!({
@@ -40,19 +40,58 @@ fn usage_json(usage: Usage) -> Value {
     })
 }
 
+/// The one part of an item that is text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum TextPart {
+    Output,
+    Reasoning,
+    /// Reasoning as its own summary.
+    Summary,
+}
+
+impl TextPart {
+    /// First letters of its item's id, names of events of its text and of itself, and the field of
+    /// its index.
+    fn names(self) -> (&'static str, &'static str, &'static str, &'static str) {
+        match self {
+            TextPart::Output => ("msg", "output_text", "content_part", "content_index"),
+            TextPart::Reasoning => ("rs", "reasoning_text", "content_part", "content_index"),
+            TextPart::Summary => {
+                let [text, part] = ["reasoning_summary_text", "reasoning_summary_part"];
+                ("rs", text, part, "summary_index")
+            }
+        }
+    }
+
+    fn json(self, text: &str, logprobs: &[Value]) -> Value {
+        match self {
+            TextPart::Output => json!({"type": "output_text", "text": text, "annotations": [],
+                "logprobs": logprobs}),
+            TextPart::Reasoning => json!({"type": "reasoning_text", "text": text}),
+            TextPart::Summary => json!({"type": "summary_text", "text": text}),
+        }
+    }
+}
+
 /// The item that is being written.
 #[derive(Debug)]
 enum Open {
-    Reasoning {
+    Text {
         id: String,
-        text: String,
-    },
-    Message {
-        id: String,
+        part: TextPart,
         text: String,
         logprobs: Vec<Value>,
     },
     Call(Call),
+}
+
+impl Open {
+    fn part(&self) -> Option<TextPart> {
+        match self {
+            Open::Text { part, .. } => Some(*part),
+            Open::Call(_) => None,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -68,9 +107,9 @@ struct Call {
 impl Call {
     fn new(tool: Tool) -> Call {
         let prefix = match tool.kind {
-            Kind::Function => "fc",
-            Kind::Custom => "ctc",
-            Kind::Search => "tsc",
+            ToolKind::Function => "fc",
+            ToolKind::Custom => "ctc",
+            ToolKind::Search => "tsc",
         };
         Call {
             id: new_id(prefix),
@@ -84,15 +123,15 @@ impl Call {
     fn item(&self, status: &str) -> Value {
         let mut item = json!({"id": self.id, "status": status, "call_id": self.call_id});
         match self.tool.kind {
-            Kind::Function => {
+            ToolKind::Function => {
                 item["type"] = Value::from("function_call");
                 item["arguments"] = Value::from(self.arguments.as_str());
             }
-            Kind::Custom => {
+            ToolKind::Custom => {
                 item["type"] = Value::from("custom_tool_call");
                 item["input"] = Value::from(self.input());
             }
-            Kind::Search => {
+            ToolKind::Search => {
                 item["type"] = Value::from("tool_search_call");
                 item["execution"] = Value::from("client");
                 item["arguments"] = self.arguments_object();
@@ -122,44 +161,6 @@ impl Call {
     }
 }
 
-/// The one part of a reasoning item.
-fn thought_part(text: &str, summarized: bool) -> Value {
-    let kind = match summarized {
-        true => "summary_text",
-        false => "reasoning_text",
-    };
-    json!({"type": kind, "text": text})
-}
-
-fn reasoning_item(
-    id: &str,
-    text: Option<&str>,
-    (seal, summarized): (Option<&Seal>, bool),
-    status: &str,
-) -> Value {
-    let part = text.map(|text| thought_part(text, summarized));
-    let parts: Vec<Value> = part.into_iter().collect();
-    let (filled, other) = match summarized {
-        true => ("summary", "content"),
-        false => ("content", "summary"),
-    };
-    let mut item =
-        json!({"id": id, "type": "reasoning", "status": status, other: [], filled: parts});
-    if let (Some(text), Some(seal)) = (text, seal) {
-        item["encrypted_content"] = Value::from(seal.close(text));
-    }
-    item
-}
-
-fn message_item(id: &str, part: Option<Value>, status: &str) -> Value {
-    let content: Vec<Value> = part.into_iter().collect();
-    json!({"id": id, "type": "message", "status": status, "role": "assistant", "content": content})
-}
-
-fn text_part(text: &str, logprobs: &[Value]) -> Value {
-    json!({"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs})
-}
-
 /// Builder of a response, item by item, which writes the event of each step.
 pub struct Composer {
     head: Arc<Head>,
@@ -170,9 +171,9 @@ pub struct Composer {
     seal: Seal,
     /// Reasoning items hold their text sealed too.
     encrypted_reasoning: bool,
-    /// Reasoning is sent as its own summary, which clients show.
-    summarized: bool,
-    /// Parts of the request that are not enforced; the last event tells them.
+    /// Form of reasoning: clients show its summary.
+    reasoning: TextPart,
+    /// Parts of the request that are not enforced; the last event reports them.
     warnings: Vec<String>,
     /// Items that are stored with the response, and where.
     stored: Option<(StoredRequest, Store)>,
@@ -207,7 +208,10 @@ impl Composer {
             names: request.names,
             seal: state.seal.of(owner),
             encrypted_reasoning: request.encrypted_reasoning,
-            summarized: request.summarized,
+            reasoning: match request.summarized {
+                true => TextPart::Summary,
+                false => TextPart::Reasoning,
+            },
             warnings,
             stored,
             open: None,
@@ -265,18 +269,8 @@ impl Composer {
 
     fn add(&mut self, delta: &Delta, out: &mut Vec<u8>) {
         match delta {
-            Delta::Reasoning(piece) => {
-                if !matches!(self.open, Some(Open::Reasoning { .. })) {
-                    self.begin_reasoning(out);
-                }
-                self.piece(piece, out);
-            }
-            Delta::Content(piece) => {
-                if !matches!(self.open, Some(Open::Message { .. })) {
-                    self.begin_message(out);
-                }
-                self.piece(piece, out);
-            }
+            Delta::Reasoning(piece) => self.text(self.reasoning, piece, out),
+            Delta::Content(piece) => self.text(TextPart::Output, piece, out),
             Delta::ToolCall { name, .. } => self.begin_call(name, out),
             Delta::Arguments { json, .. } => self.piece(json, out),
         }
@@ -284,7 +278,7 @@ impl Composer {
 
     fn begin(&mut self, open: Open, item: Value, out: &mut Vec<u8>) {
         self.close("completed", out);
-        if !matches!(open, Open::Message { .. }) {
+        if open.part() != Some(TextPart::Output) {
             // They are of text of the item that begins, or of text that is dropped.
             self.logprobs.clear();
         }
@@ -294,38 +288,48 @@ impl Composer {
         self.open = Some(open);
     }
 
-    /// Begins the one part of an item: of its content, or of its summary.
-    fn begin_part(&mut self, id: &str, part: Value, out: &mut Vec<u8>) {
-        let (kind, index) = match part["type"] == "summary_text" {
-            true => ("response.reasoning_summary_part.added", "summary_index"),
-            false => ("response.content_part.added", "content_index"),
-        };
-        let data =
-            json!({"item_id": id, "output_index": self.output.len(), index: 0, "part": part});
-        self.event(kind, data, out);
+    /// More of the open item, or the beginning of one.
+    fn text(&mut self, part: TextPart, piece: &str, out: &mut Vec<u8>) {
+        if self.open.as_ref().and_then(Open::part) != Some(part) {
+            self.begin_text(part, out);
+        }
+        self.piece(piece, out);
     }
 
-    fn begin_reasoning(&mut self, out: &mut Vec<u8>) {
-        let id = new_id("rs");
-        let item = reasoning_item(&id, None, (None, self.summarized), "in_progress");
-        let open = Open::Reasoning {
+    fn begin_text(&mut self, part: TextPart, out: &mut Vec<u8>) {
+        let (prefix, _, kind, index) = part.names();
+        let id = new_id(prefix);
+        let item = self.text_item(&id, part, None, "in_progress");
+        let open = Open::Text {
             id: id.clone(),
-            text: String::new(),
-        };
-        self.begin(open, item, out);
-        self.begin_part(&id, thought_part("", self.summarized), out);
-    }
-
-    fn begin_message(&mut self, out: &mut Vec<u8>) {
-        let id = new_id("msg");
-        let item = message_item(&id, None, "in_progress");
-        let open = Open::Message {
-            id: id.clone(),
+            part,
             text: String::new(),
             logprobs: Vec::new(),
         };
         self.begin(open, item, out);
-        self.begin_part(&id, text_part("", &[]), out);
+        let (at, part) = (self.output.len(), part.json("", &[]));
+        let data = json!({"item_id": id, "output_index": at, index: 0, "part": part});
+        self.event(&format!("response.{kind}.added"), data, out);
+    }
+
+    /// An item with the JSON of its part, which it has from its end on.
+    fn text_item(&self, id: &str, part: TextPart, json: Option<&Value>, status: &str) -> Value {
+        let parts: Vec<&Value> = json.into_iter().collect();
+        let (filled, other) = match part {
+            TextPart::Output => {
+                return json!({"id": id, "type": "message", "status": status, "role": "assistant",
+                    "content": parts});
+            }
+            TextPart::Reasoning => ("content", "summary"),
+            TextPart::Summary => ("summary", "content"),
+        };
+        let mut item =
+            json!({"id": id, "type": "reasoning", "status": status, other: [], filled: parts});
+        if let Some(json) = json.filter(|_| self.encrypted_reasoning) {
+            let text = json["text"].as_str().unwrap_or_default();
+            item["encrypted_content"] = Value::from(self.seal.close(text));
+        }
+        item
     }
 
     fn begin_call(&mut self, name: &str, out: &mut Vec<u8>) {
@@ -339,33 +343,28 @@ impl Composer {
         let at = self.output.len();
         let (kind, data) = match &mut self.open {
             None => return,
-            Some(Open::Reasoning { id, text }) => {
+            Some(Open::Text {
+                id,
+                part,
+                text,
+                logprobs,
+            }) => {
                 text.push_str(piece);
-                let (kind, index) = match self.summarized {
-                    true => ("response.reasoning_summary_text.delta", "summary_index"),
-                    false => ("response.reasoning_text.delta", "content_index"),
-                };
-                let data = json!({"item_id": id, "output_index": at, index: 0, "delta": piece});
+                let (_, kind, _, index) = part.names();
+                let mut data = json!({"item_id": id, "output_index": at, index: 0, "delta": piece});
+                if *part == TextPart::Output {
+                    logprobs.extend_from_slice(&self.logprobs);
+                    data["logprobs"] = Value::from(std::mem::take(&mut self.logprobs));
+                }
                 (kind, data)
-            }
-            Some(Open::Message { id, text, logprobs }) => {
-                text.push_str(piece);
-                let new = std::mem::take(&mut self.logprobs);
-                logprobs.extend_from_slice(&new);
-                let data = json!({"item_id": id, "output_index": at, "content_index": 0,
-                    "delta": piece, "logprobs": new});
-                ("response.output_text.delta", data)
             }
             Some(Open::Call(call)) => {
                 call.arguments.push_str(piece);
                 let (kind, delta) = match call.tool.kind {
-                    Kind::Function => ("response.function_call_arguments.delta", piece.to_string()),
-                    Kind::Custom => (
-                        "response.custom_tool_call_input.delta",
-                        call.text.more(&call.arguments),
-                    ),
+                    ToolKind::Function => ("function_call_arguments", piece.to_string()),
+                    ToolKind::Custom => ("custom_tool_call_input", call.text.more(&call.arguments)),
                     // Arguments of a search are no text, so they are sent at once.
-                    Kind::Search => return,
+                    ToolKind::Search => return,
                 };
                 if delta.is_empty() {
                     return;
@@ -374,7 +373,7 @@ impl Composer {
                 (kind, data)
             }
         };
-        self.event(kind, data, out);
+        self.event(&format!("response.{kind}.delta"), data, out);
     }
 
     /// Ends the open item.
@@ -383,20 +382,15 @@ impl Composer {
             return;
         };
         let item = match open {
-            Open::Reasoning { id, text } => {
-                let kind = match self.summarized {
-                    true => "response.reasoning_summary_text.done",
-                    false => "response.reasoning_text.done",
-                };
-                self.end_part(kind, &id, thought_part(&text, self.summarized), out);
-                let seal = self.encrypted_reasoning.then_some(&self.seal);
-                let form = (seal, self.summarized);
-                reasoning_item(&id, Some(&text), form, status)
-            }
-            Open::Message { id, text, logprobs } => {
-                let part = text_part(&text, &logprobs);
-                self.end_part("response.output_text.done", &id, part.clone(), out);
-                message_item(&id, Some(part), status)
+            Open::Text {
+                id,
+                part,
+                text,
+                logprobs,
+            } => {
+                let json = part.json(&text, &logprobs);
+                self.end_part(&id, part, &json, out);
+                self.text_item(&id, part, Some(&json), status)
             }
             Open::Call(call) => {
                 self.end_call(&call, out);
@@ -409,21 +403,18 @@ impl Composer {
         self.output.push(item);
     }
 
-    fn end_part(&mut self, kind: &str, id: &str, part: Value, out: &mut Vec<u8>) {
-        let (ended, index) = match part["type"] == "summary_text" {
-            true => ("response.reasoning_summary_part.done", "summary_index"),
-            false => ("response.content_part.done", "content_index"),
-        };
+    fn end_part(&mut self, id: &str, part: TextPart, json: &Value, out: &mut Vec<u8>) {
+        let (_, text, itself, index) = part.names();
         let position = json!({"item_id": id, "output_index": self.output.len(), index: 0});
         let mut done = position.clone();
-        done["text"] = part["text"].clone();
-        if let Some(logprobs) = part.get("logprobs") {
+        done["text"] = json["text"].clone();
+        if let Some(logprobs) = json.get("logprobs") {
             done["logprobs"] = logprobs.clone();
         }
-        self.event(kind, done, out);
+        self.event(&format!("response.{text}.done"), done, out);
         let mut done = position;
-        done["part"] = part;
-        self.event(ended, done, out);
+        done["part"] = json.clone();
+        self.event(&format!("response.{itself}.done"), done, out);
     }
 
     fn end_call(&mut self, call: &Call, out: &mut Vec<u8>) {
@@ -434,14 +425,14 @@ impl Composer {
             data
         };
         match call.tool.kind {
-            Kind::Function => {
+            ToolKind::Function => {
                 let mut done = with("arguments", &call.arguments);
                 done["name"] = Value::from(call.tool.name.as_str());
                 self.event("response.function_call_arguments.done", done, out);
             }
-            Kind::Custom => {
+            ToolKind::Custom => {
                 let input = call.input();
-                // It stands behind another argument.
+                // It stands after another argument.
                 if call.text.text().is_empty() && !input.is_empty() {
                     let delta = with("delta", &input);
                     self.event("response.custom_tool_call_input.delta", delta, out);
@@ -449,7 +440,7 @@ impl Composer {
                 let done = with("input", &input);
                 self.event("response.custom_tool_call_input.done", done, out);
             }
-            Kind::Search => {}
+            ToolKind::Search => {}
         }
     }
 
@@ -496,14 +487,14 @@ impl Composer {
         }
         self.event(kind, json!({"response": response}), out);
         let stored = self.stored(&response);
-        let keep = || {
+        let insert = || {
             if let Some((stored, store)) = stored {
                 store.insert(&self.head.id, stored);
             }
         };
         match self.running.take() {
-            Some(running) => running.leave(keep),
-            None => keep(),
+            Some(running) => running.leave(insert),
+            None => insert(),
         }
         response
     }

@@ -99,18 +99,18 @@ mod tests {
         let plain = json!({"input": text}).to_string();
         let escaped = r#" { "input" : "*** \"Begin\" \\n\n\t\u00e9\ud83e\udd80\u0001\\" }"#;
         for arguments in [plain.as_str(), escaped] {
-            let (mut told, mut follower) = (String::new(), FreeText::default());
+            let (mut passed_on, mut follower) = (String::new(), FreeText::default());
             for (at, _) in arguments.char_indices() {
-                told.push_str(&follower.more(&arguments[..at]));
-                assert!(text.starts_with(&told), "{told}");
+                passed_on.push_str(&follower.more(&arguments[..at]));
+                assert!(text.starts_with(&passed_on), "{passed_on}");
             }
-            told.push_str(&follower.more(arguments));
-            assert_eq!((told.as_str(), follower.text()), (text, text));
+            passed_on.push_str(&follower.more(arguments));
+            assert_eq!((passed_on.as_str(), follower.text()), (text, text));
         }
     }
 
     #[test]
-    fn what_is_cut_is_told_up_to_there() {
+    fn what_is_cut_is_passed_on_up_to_there() {
         let mut follower = FreeText::default();
         assert_eq!(follower.more(r#"{"input":"a\u00e"#), "a");
         assert_eq!(follower.text(), "a");

@@ -98,16 +98,16 @@ pub fn page(items: &[Item], query: &str) -> Result<Value, ApiError> {
         },
     };
     let rest = &ordered[from..];
-    let told = &rest[..rest.len().min(page.limit)];
-    let data = told.iter().map(|(_, json)| serde_json::from_str(json));
+    let listed = &rest[..rest.len().min(page.limit)];
+    let data = listed.iter().map(|(_, json)| serde_json::from_str(json));
     let data: Vec<Value> = data.filter_map(Result::ok).collect();
     let id = |item: Option<&&Item>| item.map(|(id, _)| id.clone());
     Ok(json!({
         "object": "list",
         "data": data,
-        "first_id": id(told.first()),
-        "last_id": id(told.last()),
-        "has_more": told.len() < rest.len(),
+        "first_id": id(listed.first()),
+        "last_id": id(listed.last()),
+        "has_more": listed.len() < rest.len(),
     }))
 }
 
@@ -121,7 +121,7 @@ mod tests {
         of(&input, &Store::default())
     }
 
-    fn told(query: &str) -> (Vec<String>, bool) {
+    fn listed(query: &str) -> (Vec<String>, bool) {
         let page = page(&items(5), query).unwrap();
         let ids = page["data"].as_array().unwrap().iter();
         let ids: Vec<String> = ids
@@ -133,13 +133,16 @@ mod tests {
     }
 
     #[test]
-    fn items_are_told_in_pages_the_last_first() {
-        assert_eq!(told("").0, ["i4", "i3", "i2", "i1", "i0"]);
+    fn items_are_listed_in_pages_the_last_first() {
+        assert_eq!(listed("").0, ["i4", "i3", "i2", "i1", "i0"]);
         let of = |ids: &[&str], more| (ids.iter().map(|id| id.to_string()).collect(), more);
-        assert_eq!(told("limit=2"), of(&["i4", "i3"], true));
-        assert_eq!(told("limit=2&after=i3"), of(&["i2", "i1"], true));
-        assert_eq!(told("order=asc&after=i2&limit=9"), of(&["i3", "i4"], false));
-        assert_eq!(told("after=i0"), of(&[], false));
+        assert_eq!(listed("limit=2"), of(&["i4", "i3"], true));
+        assert_eq!(listed("limit=2&after=i3"), of(&["i2", "i1"], true));
+        assert_eq!(
+            listed("order=asc&after=i2&limit=9"),
+            of(&["i3", "i4"], false)
+        );
+        assert_eq!(listed("after=i0"), of(&[], false));
         for (query, at) in [
             ("limit=0", "limit"),
             ("limit=101", "limit"),

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::error::ApiError;
 use crate::fields::{Field, Object};
 use crate::generate::tools::{CUSTOM_ARGUMENT, arguments_in, left_out};
-use crate::generate::transcript::{Read, Transcript};
+use crate::generate::transcript::{Read, Transcript, assistant};
 use crate::json;
 use crate::limits::{BODY_BYTES_MAX, CONTENT_PARTS_MAX, MESSAGES_MAX, TOOL_CALLS_MAX};
 use crate::seal::Seal;
@@ -43,7 +43,7 @@ const QUOTED_TYPE_CHARS_MAX: usize = 64;
 /// Text that replaces a part of the conversation which only another server can read.
 const COMPACTED: &str = "[an earlier part of this conversation left out: another server kept it]";
 
-/// Reads `input`, which goes on behind `messages`: a string, or a list of items. Reasoning, text
+/// Reads `input`, which goes on after `messages`: a string, or a list of items. Reasoning, text
 /// and calls of one assistant's turn become one message. Items of earlier responses may be there by
 /// their id in `store`.
 pub fn read(
@@ -126,7 +126,9 @@ impl Turns<'_> {
             | "apply_patch_call_output"
             | "computer_call_output" => self.output(&object),
             // Without an id it is a search that another server ran.
-            "tool_search_call" if object.get("call_id").is_some() => self.search(&object),
+            "tool_search_call" if object.get("call_id").is_some() => {
+                self.client_call(&object, TOOL_SEARCH, "arguments")
+            }
             "tool_search_output" if object.get("call_id").is_some() => self.found(&object),
             ADDITIONAL_TOOLS => Ok(()),
             name if HOSTED_ITEMS.contains(&name) || CLIENT_ITEMS.contains(&name) => {
@@ -135,7 +137,7 @@ impl Turns<'_> {
             }
             "item_reference" => self.reference(&object),
             "compaction" | "compaction_summary" => self.compacted(),
-            // Without a content it marks a place and stands for nothing.
+            // Without a content it marks a position and stands for nothing.
             "context_compaction" => match object.get("encrypted_content") {
                 Some(_) => self.compacted(),
                 None => {
@@ -182,9 +184,7 @@ impl Turns<'_> {
             "user" => "user",
             "system" | "developer" => "system",
             "assistant" => {
-                if self.open.as_ref().is_some_and(|turn| turn.text.is_some()) || self.has_calls() {
-                    self.end();
-                }
+                self.end_answered();
                 self.open.get_or_insert_default().text = Some(text);
                 return Ok(());
             }
@@ -195,16 +195,16 @@ impl Turns<'_> {
         Ok(())
     }
 
-    fn has_calls(&self) -> bool {
-        let open = self.open.as_ref();
-        open.is_some_and(|turn| !turn.calls.is_empty())
+    /// Ends the open turn if it has more than reasoning.
+    fn end_answered(&mut self) {
+        let answered = |turn: &Turn| turn.text.is_some() || !turn.calls.is_empty();
+        if self.open.as_ref().is_some_and(answered) {
+            self.end();
+        }
     }
 
     fn reasoning(&mut self, object: &Object<'_>) -> Result<(), ApiError> {
-        let ended = |turn: &Turn| turn.text.is_some() || !turn.calls.is_empty();
-        if self.open.as_ref().is_some_and(ended) {
-            self.end();
-        }
+        self.end_answered();
         let known = self.reasoning_text(object)?;
         self.open.get_or_insert_default().reasoning.extend(known);
         Ok(())
@@ -234,8 +234,7 @@ impl Turns<'_> {
     fn call(&mut self, object: &Object<'_>, arguments: Value) -> Result<(), ApiError> {
         let id = object.require("call_id")?.string()?;
         let name = object.require("name")?;
-        let namespace = object.get("namespace");
-        let namespace = namespace.map(|namespace| namespace.string()).transpose()?;
+        let namespace = object.optional_string("namespace")?;
         self.add_call(id, &name, &flat_name(namespace, name.string()?), arguments)
     }
 
@@ -250,12 +249,6 @@ impl Turns<'_> {
         let id = call_id(object)?;
         let arguments = arguments_in(object, arguments)?;
         self.add_call(id.string()?, &id, name, Value::Object(arguments))
-    }
-
-    fn search(&mut self, object: &Object<'_>) -> Result<(), ApiError> {
-        let id = object.require("call_id")?;
-        let arguments = arguments_in(object, "arguments")?;
-        self.add_call(id.string()?, &id, TOOL_SEARCH, Value::Object(arguments))
     }
 
     /// Adds a call to the open turn; `at` is the field at fault where there are too many.
@@ -278,14 +271,13 @@ impl Turns<'_> {
 
     fn output(&mut self, object: &Object<'_>) -> Result<(), ApiError> {
         let id = call_id(object)?;
-        // A patch may tell no more than how it went.
+        // A patch may report no more than how it went.
         let text = match object.get("output").or_else(|| object.get("status")) {
             Some(output) => output_text(&output)?,
             None => String::new(),
         };
         self.end();
-        let result = json!({"role": "tool", "tool_call_id": id.string()?, "content": text});
-        self.messages.push_result(Some(&id), result)
+        self.messages.push_output(&id, &text)
     }
 
     /// Adds the result of a search, with the tools found, which may be called from here on, also in
@@ -306,14 +298,8 @@ impl Turns<'_> {
             return;
         };
         let text = turn.text.unwrap_or_default();
-        let mut message = json!({"role": "assistant", "content": text});
-        if !turn.reasoning.is_empty() {
-            message["reasoning_content"] = Value::from(turn.reasoning.join(PART_GAP));
-        }
-        if !turn.calls.is_empty() {
-            message["tool_calls"] = Value::Array(turn.calls);
-        }
-        self.messages.push(message);
+        let reasoning = (!turn.reasoning.is_empty()).then(|| turn.reasoning.join(PART_GAP));
+        self.messages.push(assistant(&text, reasoning, turn.calls));
     }
 }
 
@@ -363,7 +349,7 @@ fn output_part<'v>(field: &Field<'v>) -> Result<Cow<'v, str>, ApiError> {
             Ok(left_out(kind.trim_start_matches("input_")).into())
         }
         Some("computer_screenshot") => Ok(left_out("screenshot").into()),
-        // So a shell tells what a command wrote and how it ended.
+        // So a shell reports what a command wrote and how it ended.
         None if field.value.is_object() => Ok(field.value.to_string().into()),
         _ => part(field).map(Cow::from),
     }
@@ -500,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn text_behind_calls_begins_a_turn() {
+    fn text_after_calls_begins_a_turn() {
         let input = json!([
             {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"},
             {"type": "message", "role": "assistant", "content": "a"},
@@ -611,16 +597,16 @@ mod tests {
     #[test]
     fn an_item_that_is_not_known_is_named() {
         let long = "x".repeat(QUOTED_TYPE_CHARS_MAX + 1);
-        for (kind, told) in [("smell", "\"smell\""), (&long, &long[1..])] {
+        for (kind, shown) in [("smell", "\"smell\""), (&long, &long[1..])] {
             let error = read(json!([{"type": kind}])).unwrap_err();
             assert_eq!(error.param.as_deref(), Some("input[0].type"));
-            assert!(error.message.contains(told), "{}", error.message);
+            assert!(error.message.contains(shown), "{}", error.message);
             assert!(!error.message.contains(&long));
         }
     }
 
     #[test]
-    fn what_a_search_found_is_told_where_it_was_found() {
+    fn what_a_search_found_is_shown_where_it_was_found() {
         let tool = json!({"type": "function", "name": "g", "parameters": {}});
         let space = json!({"type": "namespace", "name": "n", "tools": [tool]});
         let arguments = json!({"query": "x"});
@@ -635,8 +621,11 @@ mod tests {
             (&function["name"], &function["arguments"]),
             (&json!(TOOL_SEARCH), &arguments)
         );
-        let told = found[2]["content"].as_str().unwrap();
-        assert!(told.contains(r#"{"name":"n.g","parameters":{}}"#), "{told}");
+        let shown = found[2]["content"].as_str().unwrap();
+        assert!(
+            shown.contains(r#"{"name":"n.g","parameters":{}}"#),
+            "{shown}"
+        );
         assert_eq!(found[2][FOUND_TOOLS], json!([space]));
         // Another server searched, and found what stands at the head.
         assert_eq!(read_both(Value::Null, json!([])).unwrap().len(), 1);
@@ -648,7 +637,7 @@ mod tests {
     }
 
     #[test]
-    fn reasoning_is_told_by_the_first_field_that_has_it() {
+    fn reasoning_is_read_from_the_first_field_that_has_it() {
         let seal = Seal::new(None);
         let of = |mut item: Value| {
             item["type"] = json!("reasoning");
@@ -672,9 +661,9 @@ mod tests {
         );
         let ours = json!({"summary": summary, "encrypted_content": seal.close("long")});
         assert_eq!(of(ours), (json!("long"), none));
-        for (summary, told) in [(summary, json!("short")), (json!([]), Value::Null)] {
+        for (summary, expected) in [(summary, json!("short")), (json!([]), Value::Null)] {
             let (found, left_out) = of(json!({"summary": summary, "encrypted_content": "gAAAA"}));
-            assert_eq!(found, told);
+            assert_eq!(found, expected);
             assert!(left_out[0].starts_with("input[0].encrypted_content: "));
         }
     }

@@ -1,4 +1,4 @@
-//! `POST /v1/responses` and what is kept of it: the OpenAI Responses API.
+//! `POST /v1/responses` and what is stored of it: the OpenAI Responses API.
 
 pub mod answer;
 mod free_text;
@@ -17,18 +17,14 @@ use std::sync::Arc;
 use hyper::StatusCode;
 use serde_json::{Value, json};
 
-use text::chat::Prompt;
-
 use self::answer::Composer;
 use self::request::ResponsesRequest;
 use self::running::Outcome;
-use self::store::Store;
 use super::call::Call;
 use super::error::ApiError;
 use super::generate::{self, Answer};
 use super::keys::KeyId;
 use super::parsing::Body;
-use super::seal::Seal;
 use super::state::{ServerState, Service};
 use super::threads::parse;
 
@@ -41,9 +37,14 @@ pub async fn answer(
 ) -> Result<Answer, ApiError> {
     let (reader, key) = (service.clone(), call.key());
     let (store, seal) = (state.responses.of(key), state.seal.of(key));
-    let read = move |body| read(body, (&store, &seal), (&reader, key));
+    let read = move |mut body: Body| {
+        let known = (&store, &seal);
+        let mut request = ResponsesRequest::parse(&body.json()?, known, reader.chat.facts)?;
+        let prompt = generate::prompt(&mut request.ask, &reader, key)?;
+        Ok((request, prompt))
+    };
     let (request, prompt) = parse(body, read).await?;
-    let generation = generate::submit(&service, call, &request.ask, prompt)?;
+    let generation = generate::submit(&service, call, &request.ask, &[prompt])?;
     let stream = request.stream;
     let composer = Composer::new(state, call.key(), request);
     let abort = composer.abort(state.abort());
@@ -54,16 +55,6 @@ pub async fn answer(
     let followed = generate::follow(generation, abort, |piece| pieces.push(piece)).await;
     let response = composer.whole(&service.chat, pieces, followed)?;
     Ok(Answer::Whole(response))
-}
-
-fn read(
-    mut body: Body,
-    known: (&Store, &Seal),
-    (service, key): (&Service, Option<KeyId>),
-) -> Result<(ResponsesRequest, Prompt), ApiError> {
-    let mut request = ResponsesRequest::parse(&body.json()?, known, service.chat.facts)?;
-    let prompt = generate::prompt(&mut request.ask, service, key)?;
-    Ok((request, prompt))
 }
 
 /// Counts the tokens that a request would send to the model. Only threads that parse are asked,
@@ -139,7 +130,7 @@ pub fn delete(state: &ServerState, owner: Option<KeyId>, id: &str) -> Result<Val
     }
 }
 
-/// Ends a response that is being written; one that was cancelled before is told again.
+/// Ends a response that is being written; one that was cancelled before is reported again.
 ///
 /// # Errors
 /// When there is none, or it has ended by itself.

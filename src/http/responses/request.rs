@@ -207,10 +207,7 @@ struct Included {
 /// `include` asks for more of some items; most are items that no reply of this server has.
 fn included(object: &Object<'_>) -> Result<Included, ApiError> {
     let mut found = Included::default();
-    let Some(include) = object.get("include") else {
-        return Ok(found);
-    };
-    for item in include.list(TOOLS_MAX)? {
+    for item in object.items("include", TOOLS_MAX)? {
         match item.string()? {
             ENCRYPTED_REASONING => found.encrypted_reasoning = true,
             TEXT_LOGPROBS => found.logprobs = true,
@@ -220,7 +217,7 @@ fn included(object: &Object<'_>) -> Result<Included, ApiError> {
     Ok(found)
 }
 
-/// Number of the most likely tokens that are told at each position; None for no positions.
+/// Number of the most likely tokens that are reported at each position; None for no positions.
 fn logprobs(object: &Object<'_>, included: &Included) -> Result<Option<usize>, ApiError> {
     let top = object.integer("top_logprobs", 0..=MAX_TOP_LOGPROBS as i64)?;
     match (included.logprobs, top.unwrap_or(0)) {
@@ -234,7 +231,7 @@ fn logprobs(object: &Object<'_>, included: &Included) -> Result<Option<usize>, A
 }
 
 /// The length of the summary that `reasoning` asks for, by either name. The reasoning itself is
-/// told in its place: clients that ask for a summary show no other.
+/// sent in its stead: clients that ask for a summary show no other.
 fn summary(object: &Object<'_>) -> Result<Option<String>, ApiError> {
     let reasoning = object.optional_object("reasoning")?;
     let asked = reasoning.and_then(|reasoning| {
@@ -407,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn instructions_come_first_and_are_not_kept() {
+    fn instructions_come_first_and_are_not_stored() {
         let request = parsed("instructions", json!("Be kind."));
         assert_eq!(request.ask.messages[0]["role"], "system");
         assert_eq!(request.ask.messages.len(), 2);

@@ -35,7 +35,7 @@ impl Entry {
         self.owner == owner && !self.deleted
     }
 
-    /// Tells the reply to end.
+    /// Asks the reply to end.
     fn end(&self) {
         let error = ApiError::new(StatusCode::CONFLICT, "the response was cancelled");
         self.cancelled.send_replace(Some(error.coded(CANCELLED)));
@@ -94,7 +94,7 @@ impl Running {
         known(&self.lock(), owner, id).map(Entry::response)
     }
 
-    /// Tells a reply to end.
+    /// Asks a reply to end.
     pub fn cancel(&self, owner: Option<KeyId>, id: &str) -> Outcome {
         let entries = self.lock();
         let Some(entry) = known(&entries, owner, id) else {
@@ -107,7 +107,7 @@ impl Running {
         Outcome::Cancelled(entry.response())
     }
 
-    /// Tells a reply to end and forgets its response; false: there is none.
+    /// Asks a reply to end and forgets its response; false: there is none.
     pub fn delete(&self, owner: Option<KeyId>, id: &str) -> bool {
         let mut entries = self.lock();
         let Some(entry) = entries.get_mut(id).filter(|entry| entry.is_known_to(owner)) else {
@@ -162,13 +162,13 @@ impl Handle {
         self.cancellation.borrow().is_some()
     }
 
-    /// Removes the response and stores it by `keep`, unless it was deleted. Both happen under one
+    /// Removes the response and stores it by `insert`, unless it was deleted. Both happen under one
     /// lock, so that a deletion finds it in one of the two.
-    pub fn leave(self, keep: impl FnOnce()) {
+    pub fn leave(self, insert: impl FnOnce()) {
         let mut entries = self.running.lock();
         let entry = entries.remove(&self.id);
         if !entry.is_some_and(|entry| entry.deleted) {
-            keep();
+            insert();
         }
     }
 }
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_is_known_as_long_as_its_place_is_held() {
+    fn a_response_is_known_as_long_as_its_handle_lives() {
         let running = Arc::new(Running::default());
         let handle = running.enter(None, &head("a")).unwrap();
         assert_eq!(running.get(None, "a").unwrap()["status"], "in_progress");
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn cancelling_tells_the_reply_and_may_be_repeated() {
+    fn cancelling_reaches_the_reply_and_may_be_repeated() {
         let running = Arc::new(Running::default());
         let handle = running.enter(None, &head("a")).unwrap();
         let mut cancellation = handle.cancellation();
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deleted_response_is_known_to_nobody_and_not_kept() {
+    fn a_deleted_response_is_known_to_nobody_and_not_stored() {
         let running = Arc::new(Running::default());
         let handle = running.enter(None, &head("a")).unwrap();
         assert!(running.delete(None, "a") && handle.cancellation().borrow().is_some());
@@ -244,7 +244,7 @@ mod tests {
     fn a_running_response_is_there_for_its_owner_alone() {
         let running = Arc::new(Running::default());
         let owner = Some(KeyId::of(b"a key"));
-        let _place = running.enter(owner, &head("a")).unwrap();
+        let _handle = running.enter(owner, &head("a")).unwrap();
         for other in [None, Some(KeyId::of(b"another"))] {
             assert!(running.get(other, "a").is_none() && !running.delete(other, "a"));
             assert_eq!(running.cancel(other, "a"), Outcome::Unknown);
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_is_kept_before_it_leaves() {
+    fn a_response_is_stored_before_it_leaves() {
         let running = Arc::new(Running::default());
         let (handle, mut stored) = (running.enter(None, &head("a")).unwrap(), false);
         handle.leave(|| stored = true);

@@ -1,4 +1,4 @@
-//! Responses that clients asked to keep: bounded in number, bytes and age, in memory alone.
+//! Responses that clients asked to store: bounded in number, bytes and age, in memory alone.
 //!
 //! A response belongs to the key of its request: others do not find it, and each key has a share of
 //! the bytes. Without keys all clients are one owner.

@@ -203,7 +203,7 @@ fn a_running_response_is_cancelled_by_its_id() {
 }
 
 #[test]
-fn the_input_of_a_stored_response_is_told() {
+fn the_input_of_a_stored_response_is_listed() {
     let server = TestServer::start(Script::text("a"));
     let id = ask(&server, json!({})).json()["id"].clone();
     let path = format!("{PATH}/{}/input_items", id.as_str().unwrap());
@@ -424,7 +424,7 @@ fn a_tool_that_a_search_found_is_called_as_its_client_knows_it() {
 }
 
 #[test]
-fn what_is_not_enforced_is_told() {
+fn what_is_not_enforced_is_reported() {
     let server = TestServer::start(Script::text("[]"));
     let schema = json!({"type": "array", "items": {"type": "integer"}, "uniqueItems": true});
     let format = json!({"type": "json_schema", "name": "s", "schema": schema});
@@ -444,7 +444,7 @@ fn what_is_not_enforced_is_told() {
 }
 
 #[test]
-fn a_grammar_that_is_not_enforced_is_told() {
+fn a_grammar_that_is_not_enforced_is_reported() {
     let server = TestServer::start(Script::text("a"));
     let format = json!({"type": "grammar", "syntax": "regex", "definition": "a+"});
     let tool = json!({"type": "custom", "name": "patch", "format": format});

@@ -28,7 +28,7 @@ const UNENFORCED: &str = "the grammar of a custom tool's input is told to the mo
 
 /// Form of a tool's call for its client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Kind {
+pub enum ToolKind {
     #[default]
     Function,
     /// Takes free text instead of JSON.
@@ -42,7 +42,7 @@ pub enum Kind {
 pub struct Tool {
     pub namespace: Option<String>,
     pub name: String,
-    pub kind: Kind,
+    pub kind: ToolKind,
 }
 
 /// Tools by the name that the model calls them by.
@@ -64,8 +64,12 @@ impl ToolNames {
         })
     }
 
-    /// Adds the tools of a search result to `told`, and their names; known ones are skipped.
-    fn add_found(&mut self, message: &Value, told: &mut ConversationTools) -> Result<(), ApiError> {
+    /// Adds the tools of a search result to `known`, and their names; known ones are skipped.
+    fn add_found(
+        &mut self,
+        message: &Value,
+        known: &mut ConversationTools,
+    ) -> Result<(), ApiError> {
         let Some(value) = message.get(FOUND_TOOLS) else {
             return Ok(());
         };
@@ -76,9 +80,9 @@ impl ToolNames {
         for tool in found.tools {
             let name = tool["function"]["name"].as_str();
             let name = name.unwrap_or_default().to_string();
-            if told.find(tool) {
-                let known = found.names.tool(&name);
-                self.tools.insert(name, known);
+            if known.find(tool) {
+                let named = found.names.tool(&name);
+                self.tools.insert(name, named);
             }
         }
         for warning in found.names.warnings {
@@ -86,7 +90,7 @@ impl ToolNames {
                 self.warnings.push(warning);
             }
         }
-        match told.count() {
+        match known.count() {
             0..=TOOLS_MAX => Ok(()),
             _ => Err(ApiError::field("input", too_many())),
         }
@@ -120,17 +124,17 @@ pub fn offered(object: &Object<'_>, history: &[Value]) -> Result<Offered, ApiErr
         list.add_all(&tools, None)?;
     }
     let List { tools, mut names } = list;
-    let mut told = ConversationTools::new(tools, Vec::new());
+    let mut known = ConversationTools::new(tools, Vec::new());
     for message in history {
-        names.add_found(message, &mut told)?;
+        names.add_found(message, &mut known)?;
     }
-    let tools = (told.callable(), &names.left_out[..]);
+    let tools = (known.callable(), &names.left_out[..]);
     let policy = ToolPolicy::read(object, tools, "a tool by its name", chosen)?;
     match policy.choice {
         ToolChoice::Never => names.warnings.clear(),
         _ => names.warnings.extend(names.left_out.iter().cloned()),
     }
-    let tools = told.present(policy);
+    let tools = known.present(policy);
     Ok(Offered { tools, names })
 }
 
@@ -142,7 +146,7 @@ pub fn found(tools: &Field<'_>) -> Result<String, ApiError> {
     Ok(functions(&list.tools))
 }
 
-/// The lists of tools that items of the input bring: agents tell theirs in this way to the models
+/// The lists of tools that items of the input bring: agents send theirs in this way to the models
 /// they know.
 fn brought<'v>(object: &Object<'v>) -> Result<Vec<Field<'v>>, ApiError> {
     let Some(input) = object.get("input").filter(|input| input.value.is_array()) else {
@@ -173,8 +177,7 @@ fn named(tool: &Object<'_>, tools: &[Value]) -> Result<usize, ApiError> {
         return Err(kind.error("must be function or custom"));
     }
     let name = tool.require("name")?;
-    let namespace = tool.get("namespace");
-    let namespace = namespace.map(|namespace| namespace.string()).transpose()?;
+    let namespace = tool.optional_string("namespace")?;
     index_of(&name, &flat_name(namespace, name.string()?), tools)
 }
 
@@ -191,12 +194,17 @@ impl List {
             let named = object.require("type")?;
             let kind = named.string()?;
             match kind {
-                "function" => self.add_named(&object, namespace, Kind::Function)?,
-                "custom" => self.add_named(&object, namespace, Kind::Custom)?,
+                "function" => self.add_named(&object, namespace, ToolKind::Function)?,
+                "custom" => self.add_named(&object, namespace, ToolKind::Custom)?,
                 TOOL_SEARCH if is_clients(&object)? => {
                     let path = object.path_of("type");
                     let name = Value::from(TOOL_SEARCH);
-                    self.add(&object, &Field { value: &name, path }, None, Kind::Search)?;
+                    self.add(
+                        &object,
+                        &Field { value: &name, path },
+                        None,
+                        ToolKind::Search,
+                    )?;
                 }
                 "namespace" if namespace.is_none() => {
                     let name = object.require("name")?;
@@ -228,7 +236,7 @@ impl List {
         &mut self,
         object: &Object<'_>,
         namespace: Option<&str>,
-        kind: Kind,
+        kind: ToolKind,
     ) -> Result<(), ApiError> {
         self.add(object, &object.require("name")?, namespace, kind)
     }
@@ -238,7 +246,7 @@ impl List {
         object: &Object<'_>,
         name: &Field<'_>,
         namespace: Option<&str>,
-        kind: Kind,
+        kind: ToolKind,
     ) -> Result<(), ApiError> {
         let flat = flat_name(namespace, name.string()?);
         let whole = Value::from(flat.as_str());
@@ -255,8 +263,8 @@ impl List {
             return Err(name.error("is the name of another tool already"));
         }
         let grammar = match kind {
-            Kind::Custom => grammar(object)?,
-            Kind::Function | Kind::Search => None,
+            ToolKind::Custom => grammar(object)?,
+            ToolKind::Function | ToolKind::Search => None,
         };
         if grammar.is_some() {
             self.names.warnings.push(format!("{UNENFORCED}: {flat}"));
@@ -294,8 +302,8 @@ fn is_clients(search: &Object<'_>) -> Result<bool, ApiError> {
     }
 }
 
-fn parameters(object: &Object<'_>, kind: Kind) -> Result<Option<Value>, ApiError> {
-    if kind == Kind::Custom {
+fn parameters(object: &Object<'_>, kind: ToolKind) -> Result<Option<Value>, ApiError> {
+    if kind == ToolKind::Custom {
         return Ok(Some(json!({
             "type": "object",
             "properties": {CUSTOM_ARGUMENT: {"type": "string"}},
@@ -312,8 +320,7 @@ fn parameters(object: &Object<'_>, kind: Kind) -> Result<Option<Value>, ApiError
 /// Description of a tool for the model. The grammar of a custom tool's input is part of it: the
 /// model reads it, nothing holds it to it, and the tool checks what it gets.
 fn description(object: &Object<'_>, grammar: Option<String>) -> Result<Option<String>, ApiError> {
-    let described = object.get("description");
-    let described = described.map(|text| text.string()).transpose()?;
+    let described = object.optional_string("description")?;
     let described = described.map(str::to_string).into_iter();
     let texts: Vec<String> = described.chain(grammar).collect();
     Ok((!texts.is_empty()).then(|| texts.join("\n\n")))
@@ -377,8 +384,8 @@ mod tests {
             flat_name(spawn.namespace.as_deref(), &spawn.name),
             "multi_agent_v1.spawn"
         );
-        assert_eq!(names.tool("patch").kind, Kind::Custom);
-        assert_eq!(names.tool("shell").kind, Kind::Function);
+        assert_eq!(names.tool("patch").kind, ToolKind::Custom);
+        assert_eq!(names.tool("shell").kind, ToolKind::Function);
         assert_eq!(names.tool("unheard").name, "unheard");
     }
 
@@ -394,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn a_search_of_the_client_is_a_tool_and_what_it_found_stands_behind_the_told() {
+    fn a_search_of_the_client_is_a_tool_and_what_it_found_follows_the_known_ones() {
         let search = |execution: &str| {
             json!({"type": "tool_search", "execution": execution, "description": "d",
                 "parameters": {"type": "object"}})
@@ -411,7 +418,7 @@ mod tests {
         let clients = read("client");
         let Presented { head, loaded, .. } = &clients.tools;
         assert_eq!((head.len(), loaded.len()), (2, 1));
-        assert_eq!(clients.names.tool("tool_search").kind, Kind::Search);
+        assert_eq!(clients.names.tool("tool_search").kind, ToolKind::Search);
         assert_eq!(clients.names.tool("n.g").namespace.as_deref(), Some("n"));
         assert_eq!(read("server").tools.head.len(), 1);
         let odd = json!({"tools": [search("both")]});
@@ -421,17 +428,17 @@ mod tests {
     }
 
     #[test]
-    fn what_another_server_runs_is_left_out_and_told() {
+    fn what_another_server_runs_is_left_out_and_reported() {
         let hosted = json!({"type": "file_search", "vector_store_ids": ["v"]});
         let mut body = json!({"tools": [hosted, hosted, function("f")]});
         let names = |body: &Value| {
             let offered = offered(&Object::root(body).unwrap(), &[]).unwrap();
             offered.names.warnings
         };
-        let told = names(&body);
+        let warnings = names(&body);
         assert!(
-            told.len() == 1 && told[0].contains("file_search"),
-            "{told:?}"
+            warnings.len() == 1 && warnings[0].contains("file_search"),
+            "{warnings:?}"
         );
         body["tool_choice"] = json!("none");
         assert_eq!(names(&body), [""; 0]);
@@ -443,12 +450,12 @@ mod tests {
     }
 
     #[test]
-    fn the_grammar_of_free_text_is_told() {
+    fn the_grammar_of_free_text_is_described() {
         let mut body = json!({"tools": [{"type": "custom", "name": "patch", "description": "d",
             "format": {"type": "grammar", "syntax": "lark", "definition": "start: \"x\""}}]});
         let Offered { tools, names } = offered(&Object::root(&body).unwrap(), &[]).unwrap();
-        let told = tools.head[0]["function"]["description"].as_str().unwrap();
-        assert!(told.starts_with("d\n\n") && told.ends_with("start: \"x\""));
+        let described = tools.head[0]["function"]["description"].as_str().unwrap();
+        assert!(described.starts_with("d\n\n") && described.ends_with("start: \"x\""));
         assert_eq!(names.warnings, [format!("{UNENFORCED}: patch")]);
         body["tool_choice"] = json!("none");
         let names = offered(&Object::root(&body).unwrap(), &[]).unwrap().names;

@@ -67,7 +67,7 @@ impl Connection {
         }
     }
 
-    /// Posts a body over the connection, which is kept, and reads until `text` comes behind what
+    /// Posts a body over the connection, which is kept, and reads until `text` comes after what
     /// was read before.
     pub fn ask(&mut self, path: &str, body: &Value, text: &str) {
         let body = body.to_string();
@@ -85,7 +85,7 @@ impl Connection {
         String::from_utf8_lossy(&self.received).into_owned()
     }
 
-    /// Text behind `mark` up to the next quote, in what was read.
+    /// Text after `mark` up to the next quote, in what was read.
     pub fn after(&self, mark: &str) -> String {
         let text = self.so_far();
         let (_, found) = text.split_once(mark).expect("it was read");

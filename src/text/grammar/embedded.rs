@@ -45,9 +45,9 @@ fn schemas(lark: &str) -> impl Iterator<Item = (Range<usize>, Value)> {
     iter::from_fn(move || {
         while let Some(first) = lark[at..].chars().next() {
             let rest = &lark[at..];
-            if let Some(behind) = rest.strip_prefix(MARK) {
+            if let Some(after) = rest.strip_prefix(MARK) {
                 let start = at + MARK.len();
-                let mut values = Deserializer::from_str(behind).into_iter::<Value>();
+                let mut values = Deserializer::from_str(after).into_iter::<Value>();
                 let schema = values.next();
                 at = start;
                 if let Some(Ok(schema)) = schema {

@@ -28,8 +28,8 @@ fn check(expression: &RegexAst) -> Result<(), String> {
     built.map_err(|error| explained(&error.to_string()))
 }
 
-/// Fault of an expression and its place, in one line; None where `text` is no such error. The error
-/// shows the expression, a line with a mark below the fault, and the reason last.
+/// Fault of an expression and its position, in one line; None where `text` is no such error. The
+/// error shows the expression, a line with a mark below the fault, and the reason last.
 pub fn one_line(text: &str) -> Option<String> {
     let (_, shown) = text.split_once("regex parse error:\n")?;
     let mut lines = shown.lines();
@@ -59,8 +59,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_wrong_is_told_with_its_place() {
-        for (pattern, told) in [
+    fn what_is_wrong_is_reported_with_its_position() {
+        for (pattern, reported) in [
             ("(", "at character 1, \"(\": unclosed group"),
             ("ab(?=c)d", "at character 3, \"(?=c)d\": look-around"),
             ("   [a", "at character 4, \"[a\": unclosed character class"),
@@ -72,7 +72,7 @@ mod tests {
             ("a^b", "a^b"),
         ] {
             let error = check_whole(pattern).unwrap_err();
-            assert!(error.contains(told), "{pattern}: {error}");
+            assert!(error.contains(reported), "{pattern}: {error}");
             assert!(!error.contains('\n'), "{error}");
         }
         assert_eq!(check_searched(r"^\d+/[\w-]$"), Ok(()));

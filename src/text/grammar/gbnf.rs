@@ -88,11 +88,7 @@ impl Reader<'_> {
     fn skip(&mut self, lines: bool) {
         while let Some(&char) = self.chars.peek() {
             match char {
-                '#' => {
-                    while self.chars.peek().is_some_and(|char| *char != '\n') {
-                        self.next();
-                    }
-                }
+                '#' => drop(self.while_fits(|char| char != '\n')),
                 '\n' | '\r' if !lines => return,
                 char if char.is_ascii_whitespace() => drop(self.next()),
                 _ => return,
@@ -100,15 +96,17 @@ impl Reader<'_> {
         }
     }
 
-    fn name(&mut self) -> String {
-        let mut name = String::new();
-        while let Some(&char) = self.chars.peek()
-            && (char.is_ascii_alphanumeric() || char == '-' || char == '_')
-        {
-            name.push(char);
-            self.next();
+    /// The next characters as long as they fit.
+    fn while_fits(&mut self, fits: impl Fn(char) -> bool) -> String {
+        let mut text = String::new();
+        while self.chars.peek().is_some_and(|char| fits(*char)) {
+            text.extend(self.next());
         }
-        name
+        text
+    }
+
+    fn name(&mut self) -> String {
+        self.while_fits(|char| char.is_ascii_alphanumeric() || char == '-' || char == '_')
     }
 
     /// The next rule; None at the end.
@@ -216,14 +214,7 @@ impl Reader<'_> {
     }
 
     fn number(&mut self) -> Option<usize> {
-        let mut digits = String::new();
-        while let Some(&char) = self.chars.peek()
-            && char.is_ascii_digit()
-        {
-            digits.push(char);
-            self.next();
-        }
-        digits.parse().ok()
+        self.while_fits(|char| char.is_ascii_digit()).parse().ok()
     }
 
     fn literal(&mut self) -> Result<String, String> {
@@ -540,7 +531,7 @@ rule_0: /\x{61}(?:(?:(?:[^\x{78}-\x{7a}\x{a}]|\x{22}\x{41}))){0,1}/
 
     #[test]
     fn what_is_not_served_is_named_with_its_line() {
-        for (text, told) in [
+        for (text, reported) in [
             ("root ::= <think>", "line 1: tokens"),
             ("root ::= \"a\"\nb ::= \"c", "line 2: a text is not closed"),
             ("root ::= [a", "a class is not closed"),
@@ -554,7 +545,7 @@ rule_0: /\x{61}(?:(?:(?:[^\x{78}-\x{7a}\x{a}]|\x{22}\x{41}))){0,1}/
             ("::= \"a\"", "a rule begins with its name"),
         ] {
             let problem = to_lark(text).unwrap_err();
-            assert!(problem.contains(told), "{text}: {problem}");
+            assert!(problem.contains(reported), "{text}: {problem}");
         }
         let deep = format!("root ::= {}\"a\"{}", "(".repeat(99), ")".repeat(99));
         assert!(to_lark(&deep).unwrap_err().contains("groups"));
@@ -569,7 +560,7 @@ rule_0: /\x{61}(?:(?:(?:[^\x{78}-\x{7a}\x{a}]|\x{22}\x{41}))){0,1}/
     }
 
     #[test]
-    fn empty_texts_are_told_by_the_parts_of_a_rule() {
+    fn empty_texts_are_recognised_by_the_parts_of_a_rule() {
         for (body, optional) in [
             ("\"\"* \"b\"?", true),
             ("[a-z] | \"\" \"\"", true),

@@ -1,8 +1,8 @@
 //! One reply in harmony under a grammar: which of its messages the grammar speaks of.
 //!
-//! Reasoning is free. A grammar of the whole reply begins behind it, with the headers of calls in
-//! it, or behind the header of an answer, which is written here. A grammar of calls in text begins
-//! behind `to=` in a header, and nowhere else: nobody but functions that there are is written to.
+//! Reasoning is free. A grammar of the whole reply begins after it, with the headers of calls in
+//! it, or after the header of an answer, which is written here. A grammar of calls in text begins
+//! after `to=` in a header, and nowhere else: nobody but functions that there are is written to.
 //! Tokens hold a full stop and the start of a name, so that the names' space is the grammar's.
 
 use std::sync::Arc;

@@ -187,8 +187,9 @@ pub fn check(schema: &Value, known: &[&str]) -> Result<(), String> {
 /// Keywords of a schema that restrict a value, without `type` and those `known`.
 fn others<'v>(schema: &'v Value, known: &[&str]) -> impl Iterator<Item = &'v String> {
     let all = schema.as_object().into_iter().flatten();
-    let told = all.filter(|(name, value)| *name != "type" && !is_silent(name, value));
-    told.map(|(name, _)| name)
+    let stated = all.filter(|(name, value)| *name != "type" && !is_silent(name, value));
+    stated
+        .map(|(name, _)| name)
         .filter(|name| !known.contains(&name.as_str()))
 }
 

@@ -15,7 +15,7 @@ pub const COMPILE_TIME: Duration = Duration::from_millis(50);
 /// CPU time allowed for a grammar's first mask, any later mask, or one token; work of twice this
 /// time has been ended.
 pub const WORK_TIME: Duration = Duration::from_millis(20);
-/// Compiled grammars that are kept, of some 100 kB each.
+/// Compiled grammars that are cached, of some 100 kB each.
 pub const CACHED_MAX: usize = 64;
 /// Bytes of the texts of all cached grammars; compiled they take some thirty times that.
 pub const CACHED_BYTES_MAX: usize = 1024 * 1024;
@@ -388,16 +388,16 @@ fn schemas_in_lark(text: &str) -> Result<Vec<Value>, GrammarError> {
     let mut schemas = Vec::new();
     let mut rest = text;
     let mut marks = 0;
-    while let Some((_, behind)) = rest.split_once("%json") {
+    while let Some((_, after)) = rest.split_once("%json") {
         marks += 1;
         at_most(marks, LARK_SCHEMAS_MAX, "schemas")?;
-        let mut values = serde_json::Deserializer::from_str(behind).into_iter::<Value>();
+        let mut values = serde_json::Deserializer::from_str(after).into_iter::<Value>();
         rest = match values.next() {
             Some(Ok(schema)) => {
                 schemas.push(schema);
-                &behind[values.byte_offset()..]
+                &after[values.byte_offset()..]
             }
-            _ => behind,
+            _ => after,
         };
     }
     Ok(schemas)

@@ -236,7 +236,7 @@ impl Grammars {
         let (compiler, grammar) = (self.compiler.clone(), grammar.clone());
         let compiled = self.threads.run(move || compiler.compile(&grammar))?;
         let compiled = Arc::new(compiled);
-        self.keep(key, compiled.clone());
+        self.store(key, compiled.clone());
         Ok(compiled)
     }
 
@@ -252,7 +252,7 @@ impl Grammars {
     }
 
     /// Puts a grammar into the cache, and removes the oldest ones if it is full.
-    fn keep(&self, key: Key, compiled: Arc<Compiled>) {
+    fn store(&self, key: Key, compiled: Arc<Compiled>) {
         let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
         cache.push_back((key, compiled));
         let mut bytes: usize = cache.iter().map(|((_, text), _)| text.len()).sum();
@@ -369,11 +369,11 @@ impl Threads {
     /// Runs `work` on one of the threads. If it panics, so does this: a panic is no fault of the
     /// request.
     fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
-        let (tell, told) = mpsc::sync_channel(1);
-        let job = move || drop(tell.send(panic::catch_unwind(panic::AssertUnwindSafe(work))));
+        let (sender, receiver) = mpsc::sync_channel(1);
+        let job = move || drop(sender.send(panic::catch_unwind(panic::AssertUnwindSafe(work))));
         let sent = self.jobs.send(Box::new(job));
         sent.expect("the threads are there");
-        let done = told.recv().expect("each job tells its end");
+        let done = receiver.recv().expect("each job sends its end");
         done.unwrap_or_else(|panic| panic::resume_unwind(panic))
     }
 }
@@ -419,7 +419,7 @@ fn first_line(text: &str) -> &str {
 
 /// llguidance's words for the client: the first line, shortened, in terms of the API.
 fn explained(text: &str) -> String {
-    // Errors of a part begin with the place of the part.
+    // Errors of a part begin with the path of the part.
     let after = |mark: &str| text.split_once(mark).map(|(_, rest)| first_line(rest));
     if let Some(keys) = after("Unimplemented keys: ") {
         return format!("the keywords {keys} are not enforced");

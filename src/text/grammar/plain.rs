@@ -273,7 +273,7 @@ impl<'r, 'v> Writer<'r, 'v> {
             _ if PARTS.contains(&keyword) => format!("{keyword} has no value that it may have"),
             _ => format!("the keyword {keyword:?} is not enforced"),
         };
-        self.tell(path, &problem);
+        self.report(path, &problem);
         Ok(None)
     }
 
@@ -285,12 +285,12 @@ impl<'r, 'v> Writer<'r, 'v> {
         path: &SchemaPath<'_>,
     ) -> Result<(), String> {
         let Some(name) = format.as_str() else {
-            self.tell(path, "format must be a string");
+            self.report(path, "format must be a string");
             return Ok(());
         };
         let allowed = match formats::find(name) {
             None => {
-                self.tell(path, &format!("the format {name:?} is not enforced"));
+                self.report(path, &format!("the format {name:?} is not enforced"));
                 return Ok(());
             }
             Some(Format::Anything) => return Ok(()),
@@ -318,14 +318,14 @@ impl<'r, 'v> Writer<'r, 'v> {
             };
             match called {
                 Ok(called) if written.contains_key(&called) => {
-                    self.tell(path, &not_enforced(name, "another one says the same"));
+                    self.report(path, &not_enforced(name, "another one says the same"));
                 }
                 Ok(called) => {
                     self.spend(1, called.len())?;
                     let schema = self.schema(schema, &path.inner(name))?;
                     written.insert(called, schema);
                 }
-                Err(problem) => self.tell(path, &not_enforced(name, &problem)),
+                Err(problem) => self.report(path, &not_enforced(name, &problem)),
             }
         }
         Ok(Value::Object(written))
@@ -345,7 +345,7 @@ impl<'r, 'v> Writer<'r, 'v> {
         Some(format!("#/$defs/{number}"))
     }
 
-    fn tell(&mut self, path: &SchemaPath<'_>, problem: &str) {
+    fn report(&mut self, path: &SchemaPath<'_>, problem: &str) {
         let path = path.to_string();
         let separator = if path.is_empty() { "" } else { ": " };
         self.problems.push(format!("{path}{separator}{problem}"));

@@ -84,7 +84,7 @@ fn random_reply(compiled: &Arc<Compiled>, close: &str, random: &mut Random) -> O
     None
 }
 
-/// Rest of `close` behind a text.
+/// Rest of `close` after a text.
 fn rest_of<'c>(close: &'c [u8], text: &[u8]) -> &'c [u8] {
     let begun = (1..close.len())
         .rev()
@@ -208,7 +208,7 @@ fn a_grammar_waits_for_the_end_of_the_reasoning() {
         reasoning_close: Some("</think>"),
         open: None,
     };
-    // The tag as one token, and spelt out; what the template writes behind it is let through.
+    // The tag as one token, and spelt out; what the template writes after it is let through.
     for (tag, between) in [("</think>", "\n\n"), ("</ think>", ""), ("</think>", "\n")] {
         let mut guide = compiled.guide(scope);
         let pieces = [
@@ -236,7 +236,7 @@ fn a_grammar_waits_for_the_end_of_the_reasoning() {
     }
 }
 
-/// Takes the tokens of `text`; which of them was barred, by its place in the text.
+/// Takes the tokens of `text`; which of them was barred, by its position in the text.
 fn barred_at(guide: &mut dyn Constraint, text: &str) -> Option<usize> {
     let tokenizer = tokenizer();
     let mut taken = 0;
@@ -499,32 +499,32 @@ fn a_list_keeps_its_first_items_whatever_older_drafts_say_of_the_rest() {
 }
 
 #[test]
-fn what_is_not_enforced_is_told_with_its_place() {
+fn what_is_not_enforced_is_reported_with_its_path() {
     let schema = json!({"properties": {"a": {"items": {"$ref": "#/$defs/b"}}},
         "$defs": {"b": {"type": "string", "pattern": "x(?=y)"}}});
-    let told = refusal(&grammars(), &json_grammar(schema));
+    let reported = refusal(&grammars(), &json_grammar(schema));
     assert_eq!(
-        told,
+        reported,
         "#/$defs/b: the pattern \"x(?=y)\" is not enforced: the regular expression is wrong at \
          character 2, \"(?=y)\": look-around, including look-ahead and look-behind, is not \
          supported"
     );
     let schema = json!({"properties": {"a": {"items": {"maxLenght": 3}}}});
-    let told = refusal(&grammars(), &json_grammar(schema));
+    let reported = refusal(&grammars(), &json_grammar(schema));
     assert_eq!(
-        told,
+        reported,
         "properties.a.items: the keyword \"maxLenght\" is not enforced"
     );
 }
 
 #[test]
-fn what_is_wrong_with_an_expression_is_told_in_a_line() {
-    let told = refusal(&grammars(), &Grammar::Regex("ab/[c".to_string()));
+fn what_is_wrong_with_an_expression_is_reported_in_a_line() {
+    let reported = refusal(&grammars(), &Grammar::Regex("ab/[c".to_string()));
     assert!(
-        told.contains("at character 5") || told.contains("[c"),
-        "{told}"
+        reported.contains("at character 5") || reported.contains("[c"),
+        "{reported}"
     );
-    assert!(told.ends_with("unclosed character class"), "{told}");
+    assert!(reported.ends_with("unclosed character class"), "{reported}");
 }
 
 #[test]

@@ -32,7 +32,7 @@ fn times_of_this_thread() -> Arc<str> {
     })
 }
 
-/// CPU time of a thread; None where the system does not tell.
+/// CPU time of a thread; None where the system does not report it.
 fn cpu_time(times: &str) -> Option<Duration> {
     let text = fs::read_to_string(times).ok()?;
     let nanos = text.split(' ').next()?.parse().ok()?;
@@ -83,12 +83,12 @@ struct Shared {
 }
 
 #[derive(Default)]
-struct Desk {
+struct Poller {
     shared: Mutex<Shared>,
     changed: Condvar,
 }
 
-impl Desk {
+impl Poller {
     /// Nothing panics under the lock.
     fn lock(&self) -> MutexGuard<'_, Shared> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
@@ -114,19 +114,19 @@ impl Desk {
 
 /// The thread that looks; it ends with this.
 pub struct Watch {
-    desk: Arc<Desk>,
+    poller: Arc<Poller>,
 }
 
 impl Watch {
     /// # Panics
     /// If the system refuses a thread.
     pub fn new() -> Watch {
-        let desk = Arc::new(Desk::default());
-        let shared = desk.clone();
+        let poller = Arc::new(Poller::default());
+        let shared = poller.clone();
         let builder = thread::Builder::new().name("grammars".to_owned());
         let thread = builder.spawn(move || shared.look());
         thread.expect("the system refuses a thread");
-        Watch { desk }
+        Watch { poller }
     }
 
     /// Watches what this thread does until the guard is dropped.
@@ -138,16 +138,16 @@ impl Watch {
             end: None,
             cancel,
         };
-        let mut shared = self.desk.lock();
+        let mut shared = self.poller.lock();
         shared.numbers += 1;
         let number = shared.numbers;
         shared.jobs.push(Job { number, ..job });
         if shared.sleeps {
             shared.sleeps = false;
-            self.desk.changed.notify_one();
+            self.poller.changed.notify_one();
         }
         Watched {
-            desk: &self.desk,
+            poller: &self.poller,
             number,
         }
     }
@@ -155,20 +155,20 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        self.desk.lock().ended = true;
-        self.desk.changed.notify_one();
+        self.poller.lock().ended = true;
+        self.poller.changed.notify_one();
     }
 }
 
 /// Guard of a job under watch.
 pub struct Watched<'w> {
-    desk: &'w Desk,
+    poller: &'w Poller,
     number: u64,
 }
 
 impl Drop for Watched<'_> {
     fn drop(&mut self) {
-        let mut shared = self.desk.lock();
+        let mut shared = self.poller.lock();
         shared.jobs.retain(|job| job.number != self.number);
     }
 }
@@ -197,7 +197,7 @@ mod tests {
             drop(watched);
             let took = used() - started;
             assert!(took >= WORK_TIME, "{took:?}");
-            assert!(watch.desk.lock().jobs.is_empty());
+            assert!(watch.poller.lock().jobs.is_empty());
         }
     }
 

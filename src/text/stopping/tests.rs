@@ -16,16 +16,16 @@ fn content(text: &str) -> Delta {
     Delta::Content(text.to_string())
 }
 
-fn told(stops: &[&str], deltas: &[Delta]) -> (Vec<Delta>, Option<usize>, usize) {
+fn filtered(stops: &[&str], deltas: &[Delta]) -> (Vec<Delta>, Option<usize>, usize) {
     let stops: Vec<String> = stops.iter().map(|stop| stop.to_string()).collect();
-    let (mut told, mut out) = (StopFilter::new(&stops), Vec::new());
+    let (mut filter, mut out) = (StopFilter::new(&stops), Vec::new());
     for delta in deltas {
-        if let Some(stopped) = told.push(delta.clone(), &mut out) {
-            return (out, Some(stopped), told.calls());
+        if let Some(stopped) = filter.push(delta.clone(), &mut out) {
+            return (out, Some(stopped), filter.calls());
         }
     }
-    told.finish(&mut out);
-    (out, None, told.calls())
+    filter.finish(&mut out);
+    (out, None, filter.calls())
 }
 
 #[test]
@@ -35,7 +35,7 @@ fn what_is_no_value_ends_nothing() {
     let stops = [
         "{", "}", "\"", ":", ",", "name", "list", "f", "\n", "[", ".S", "b,", "1,",
     ];
-    assert_eq!(told(&stops, &deltas), (deltas.to_vec(), None, 1));
+    assert_eq!(filtered(&stops, &deltas), (deltas.to_vec(), None, 1));
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn a_value_is_looked_at_as_it_reads() {
         ),
     ] {
         let json = r#"{"a":"Paris and Rome\n\"and \u00e9 \ud83e\udd80","b":[25,true]}"#;
-        let (deltas, stopped, calls) = told(&["never", stop], &[call("f"), arguments(json)]);
+        let (deltas, stopped, calls) = filtered(&["never", stop], &[call("f"), arguments(json)]);
         assert_eq!((stopped, calls), (Some(1), 0), "{stop}");
         assert_eq!(deltas[1], arguments(before), "{stop}");
     }
@@ -70,19 +70,19 @@ fn text_around_a_call_does_not_meet_in_one_stop_string() {
         arguments(r#"{"a":"b"}"#),
         content("c"),
     ];
-    assert_eq!(told(&["bc", "bb"], &deltas).1, None);
+    assert_eq!(filtered(&["bc", "bb"], &deltas).1, None);
     let half = [
         content("a"),
         call("f"),
         arguments(r#"{"a":"b"#),
         content("c"),
     ];
-    assert_eq!(told(&["bc"], &half), (half.to_vec(), None, 0));
+    assert_eq!(filtered(&["bc"], &half), (half.to_vec(), None, 0));
 }
 
 /// Any JSON, escaped in any way, with any stop strings, in any pieces.
 #[test]
-fn the_cut_of_arguments_never_changes_what_is_told() {
+fn the_cut_of_arguments_never_changes_what_is_passed_on() {
     let mut random = Random::new(17);
     let parts = ["a", "b", "\n", "\"", "\\", "é", "🦀", "\u{1}"];
     for _ in 0..2000 {
@@ -99,10 +99,10 @@ fn the_cut_of_arguments_never_changes_what_is_told() {
         }
         assert_eq!(serde_json::from_str::<Value>(&json).unwrap(), value);
         let stops: Vec<&str> = stops.iter().map(String::as_str).collect();
-        let whole = told(&stops, &[call("f"), arguments(&json)]);
+        let whole = filtered(&stops, &[call("f"), arguments(&json)]);
         let mut pieces = vec![call("f")];
         pieces.extend(rechunk_text(&json, &mut random).into_iter().map(arguments));
-        assert_eq!(told(&stops, &pieces), whole, "{json} {stops:?}");
+        assert_eq!(filtered(&stops, &pieces), whole, "{json} {stops:?}");
         let stopped = texts
             .iter()
             .any(|text| stops.iter().any(|stop| text.contains(stop)));

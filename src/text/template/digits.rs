@@ -28,7 +28,7 @@ impl Object for Digits {
 }
 
 /// The text of JSON in which whole numbers beyond 64 bits are such texts.
-pub fn kept(json: &str) -> Cow<'_, str> {
+pub fn quoted(json: &str) -> Cow<'_, str> {
     let mut out = String::new();
     let (mut copied, mut at) = (0, 0);
     let bytes = json.as_bytes();
@@ -74,11 +74,11 @@ fn past_number(bytes: &[u8], start: usize) -> usize {
 fn is_beyond(number: &str) -> bool {
     let digits = number.strip_prefix('-').unwrap_or(number);
     let is_whole = digits.bytes().all(|byte| byte.is_ascii_digit()) && !digits.starts_with('0');
-    let is_held = || number.parse::<i64>().is_ok() || number.parse::<u64>().is_ok();
-    digits.len() > DIGITS_SAFE && is_whole && !is_held()
+    let fits = || number.parse::<i64>().is_ok() || number.parse::<u64>().is_ok();
+    digits.len() > DIGITS_SAFE && is_whole && !fits()
 }
 
-/// The number that `text` was made of by [`kept`].
+/// The number that `text` was made of by [`quoted`].
 pub(super) fn value(text: &str) -> Option<Value> {
     let number = text.strip_prefix(SIGN).filter(|number| is_beyond(number))?;
     Some(match number.parse::<i128>() {
@@ -119,7 +119,7 @@ mod tests {
                 Some("起\"\u{fdef}99999999999999999999\""),
             ),
         ] {
-            assert_eq!(kept(json), expected.unwrap_or(json));
+            assert_eq!(quoted(json), expected.unwrap_or(json));
         }
         let shown = |number: &str| value(&format!("{SIGN}{number}")).unwrap().to_string();
         assert_eq!(shown(long), long);

@@ -89,7 +89,7 @@ fn length(value: &Value) -> Result<usize, Error> {
     }
 }
 
-/// Whether a word begins behind `c`.
+/// Whether a word begins after `c`.
 fn begins_word(c: char) -> bool {
     python::is_blank(c) || "-({[<".contains(c)
 }

@@ -47,8 +47,8 @@ fn of_text(text: &str, name: &str, args: &[Value]) -> Result<Option<Value>, Erro
         "split" => split(text, args, false)?,
         "rsplit" => split(text, args, true)?,
         "splitlines" => {
-            let (keep,): (Option<bool>,) = from_args(args)?;
-            let lines = lines(text, keep.unwrap_or(false));
+            let (keep_ends,): (Option<bool>,) = from_args(args)?;
+            let lines = lines(text, keep_ends.unwrap_or(false));
             lines.into_iter().map(Value::from).collect()
         }
         "partition" => partition(text, args, text.find(from_args::<(&str,)>(args)?.0), false)?,

@@ -310,8 +310,8 @@ pub(super) fn is_blank(c: char) -> bool {
     c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c)
 }
 
-/// Upper case where a word begins, lower case behind it; `begins` tells of a character whether a
-/// word begins behind it.
+/// Upper case where a word begins, lower case after it; `begins` says of a character whether a
+/// word begins after it.
 pub(super) fn title(text: &str, begins: impl Fn(char) -> bool) -> String {
     let mut out = String::with_capacity(text.len());
     let mut upper = true;
@@ -325,8 +325,8 @@ pub(super) fn title(text: &str, begins: impl Fn(char) -> bool) -> String {
     out
 }
 
-/// Python's `str.splitlines`; `keep` keeps the ends of lines.
-pub(super) fn lines(text: &str, keep: bool) -> Vec<&str> {
+/// Python's `str.splitlines`; `keep_ends` keeps the ends of lines.
+pub(super) fn lines(text: &str, keep_ends: bool) -> Vec<&str> {
     const ENDS: [char; 10] = [
         '\n', '\r', '\u{b}', '\u{c}', '\u{1c}', '\u{1d}', '\u{1e}', '\u{85}', '\u{2028}',
         '\u{2029}',
@@ -338,7 +338,7 @@ pub(super) fn lines(text: &str, keep: bool) -> Vec<&str> {
             end if end.starts_with("\r\n") => 2,
             end => end.chars().next().map_or(1, char::len_utf8),
         };
-        lines.push(&rest[..at + if keep { length } else { 0 }]);
+        lines.push(&rest[..at + if keep_ends { length } else { 0 }]);
         rest = &rest[at + length..];
     }
     if !rest.is_empty() {

@@ -253,7 +253,7 @@ fn is_end(tokens: &[Token<'_>], first: usize, index: usize, depth: usize) -> boo
     }
 }
 
-/// Whether a token ends a value, so that a sign behind it is an operator.
+/// Whether a token ends a value, so that a sign after it is an operator.
 fn is_value(token: &str) -> bool {
     let word = token.starts_with(|c: char| c.is_alphanumeric() || c == '_');
     let keyword = ["and", "or", "not", "in", "is", "if", "else"].contains(&token);

@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_without_a_text_is_told() {
+    fn a_token_without_a_text_is_reported() {
         for file in [
             r#"{"unk_token": 3}"#,
             r#"{"unk_token": {}}"#,

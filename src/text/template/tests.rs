@@ -110,8 +110,9 @@ fn json_is_written_as_python_writes_it() {
 #[test]
 fn whole_numbers_have_any_size() {
     let long = "98765432109876543210987654321098765432109876543210";
-    let kept = digits::kept(&format!("{{\"x\": {long}, \"y\": [{}]}}", &long[..25])).into_owned();
-    let message: Json = serde_json::from_str(&kept).unwrap();
+    let quoted =
+        digits::quoted(&format!("{{\"x\": {long}, \"y\": [{}]}}", &long[..25])).into_owned();
+    let message: Json = serde_json::from_str(&quoted).unwrap();
     let source = "{{ messages[0].x }} {{ messages[0] | tojson }} {{ messages[0].y }}";
     let (x, y) = (long, &long[..25]);
     assert_eq!(

@@ -38,7 +38,7 @@ enum Position {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Kind {
+enum Container {
     Object,
     List,
 }
@@ -49,7 +49,7 @@ pub struct Gemma {
     function: String,
     position: Position,
     /// Objects and lists around the position, the innermost last.
-    inside: Vec<Kind>,
+    inside: Vec<Container>,
     /// Whether the innermost has an item already.
     has_items: bool,
     /// Types of the current argument; none if unknown, or in objects and lists inside of it.
@@ -69,7 +69,7 @@ impl Syntax for Gemma {
                 sink.arguments("{".to_string());
                 *self = Gemma {
                     function: name.to_string(),
-                    inside: vec![Kind::Object],
+                    inside: vec![Container::Object],
                     ..Gemma::default()
                 };
                 Opening::Call { length }
@@ -94,7 +94,7 @@ impl Syntax for Gemma {
             Position::Value => self.value(pending, sink),
             Position::Text => self.text(pending, sink),
             Position::Bare => self.bare(pending, sink),
-            Position::AfterValue => self.behind(pending, sink),
+            Position::AfterValue => self.after_value(pending, sink),
             Position::Closing => close(pending, CALL.1),
         }
     }
@@ -133,7 +133,7 @@ impl Gemma {
     }
 
     fn value(&mut self, pending: &mut String, sink: &mut Sink<'_>) -> Step {
-        let in_list = self.inside.last() == Some(&Kind::List);
+        let in_list = self.inside.last() == Some(&Container::List);
         if in_list && pending.starts_with(']') {
             return self.leave(pending, sink);
         }
@@ -150,14 +150,14 @@ impl Gemma {
                 sink.arguments("\"".to_string());
                 self.position = Position::Text;
             }
-            (_, b'{') => return self.enter(Kind::Object, pending, sink),
-            (_, b'[') => return self.enter(Kind::List, pending, sink),
+            (_, b'{') => return self.enter(Container::Object, pending, sink),
+            (_, b'[') => return self.enter(Container::List, pending, sink),
             _ => self.position = Position::Bare,
         }
         Step::Again
     }
 
-    fn enter(&mut self, kind: Kind, pending: &mut String, sink: &mut Sink<'_>) -> Step {
+    fn enter(&mut self, kind: Container, pending: &mut String, sink: &mut Sink<'_>) -> Step {
         if self.inside.len() == DEPTH_MAX {
             return Step::Broken;
         }
@@ -165,8 +165,8 @@ impl Gemma {
         self.inside.push(kind);
         self.has_items = false;
         self.position = match kind {
-            Kind::Object => Position::Key,
-            Kind::List => Position::Value,
+            Container::Object => Position::Key,
+            Container::List => Position::Value,
         };
         self.types = None;
         Step::Again
@@ -219,17 +219,19 @@ impl Gemma {
         Step::Again
     }
 
-    fn behind(&mut self, pending: &mut String, sink: &mut Sink<'_>) -> Step {
+    fn after_value(&mut self, pending: &mut String, sink: &mut Sink<'_>) -> Step {
         match (pending.as_bytes()[0], self.inside.last()) {
             (b',', Some(kind)) => {
                 self.position = match kind {
-                    Kind::Object => Position::Key,
-                    Kind::List => Position::Value,
+                    Container::Object => Position::Key,
+                    Container::List => Position::Value,
                 };
                 pending.drain(..1);
                 Step::Again
             }
-            (b'}', Some(Kind::Object)) | (b']', Some(Kind::List)) => self.leave(pending, sink),
+            (b'}', Some(Container::Object)) | (b']', Some(Container::List)) => {
+                self.leave(pending, sink)
+            }
             _ => Step::Broken,
         }
     }

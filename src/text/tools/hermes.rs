@@ -8,11 +8,9 @@
 //!
 //! Arguments after the name are streamed; an object in another order is read whole.
 
-use serde_json::{Map, Value};
-
-use super::json::{ObjectCall, Scan, arguments_of, parts};
+use super::json::{ObjectCall, Scan, call_in, parts};
 use super::markup::{Named, named};
-use super::{End, Miss, Opening, Sink, Step, Syntax, close, head, is_name};
+use super::{End, Miss, Opening, Sink, Step, Syntax, close, head};
 
 pub const CALL: (&str, &str) = ("<tool_call>", "</tool_call>");
 
@@ -56,10 +54,14 @@ impl Hermes {
         let Some(length) = self.call.end(Scan::default, text) else {
             return Opening::Unfinished;
         };
-        let Some((name, arguments)) = call_in(&text[..length]) else {
+        // Arguments may be left out.
+        let call = call_in(&text[..length], |call| {
+            Some(call.remove("arguments").unwrap_or_default())
+        });
+        let Some((name, arguments)) = call else {
             return Opening::Other;
         };
-        self.call.tell(&name, arguments, sink);
+        self.call.emit(&name, arguments, sink);
         Opening::Call { length }
     }
 }
@@ -69,17 +71,8 @@ fn name_first(text: &str) -> Named<'_> {
     let start = parts(text, &["{", "\"name\"", ":"])?;
     let (name, length) = named(&text[start..], "\"", "\"")?;
     let end = start + length;
-    let behind = parts(&text[end..], &[",", "\"arguments\"", ":", "{"])?;
-    Ok((name, end + behind - 1))
-}
-
-/// The name and the arguments of an object that is a call. Arguments may be left out, or be the
-/// text of an object.
-fn call_in(text: &str) -> Option<(String, Map<String, Value>)> {
-    let mut call: Map<String, Value> = serde_json::from_str(text).ok()?;
-    let name = call.get("name")?.as_str()?.to_string();
-    let arguments = arguments_of(call.remove("arguments").unwrap_or_default())?;
-    is_name(&name).then_some((name, arguments))
+    let after = parts(&text[end..], &[",", "\"arguments\"", ":", "{"])?;
+    Ok((name, end + after - 1))
 }
 
 #[cfg(test)]
@@ -87,7 +80,7 @@ mod tests {
     use super::*;
     use crate::reply::Delta;
     use crate::tools::tests::{calls, content, streamed};
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     fn read(text: &str) -> Option<Value> {
         let (deltas, completed) = streamed::<Hermes>(&[text]);
@@ -108,9 +101,9 @@ mod tests {
             "<tool_call>\n{\"name\": \"edit\", \"arguments\": {\"path\": \"a\"}\n</tool_call>",
         ] {
             assert_eq!(read(text), Some(json!({"path": "a"})), "{text}");
-            let behind = format!("{text}\nThen.");
+            let after = format!("{text}\nThen.");
             assert_eq!(
-                streamed::<Hermes>(&[&behind]).0.last(),
+                streamed::<Hermes>(&[&after]).0.last(),
                 Some(&content("Then."))
             );
         }

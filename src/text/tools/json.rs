@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{Miss, Sink, head, is_json, take_front};
+use super::{Miss, Sink, head, is_json, is_name, take_front};
 
 /// Follows one object or list of JSON, to know where it ends.
 #[derive(Clone, Debug, Default)]
@@ -139,7 +139,7 @@ pub struct ObjectCall {
 }
 
 impl ObjectCall {
-    /// Passes on the arguments in `pending` and drops the members behind them; returns whether the
+    /// Passes on the arguments in `pending` and drops the members after them; returns whether the
     /// object is at its end.
     pub fn read(&mut self, pending: &mut String, sink: &mut Sink<'_>) -> bool {
         if self.remaining == Remaining::Arguments && self.arguments.read(pending, sink) {
@@ -162,8 +162,8 @@ impl ObjectCall {
         end.map(|end| scanned + end)
     }
 
-    /// Tells a call that was read at once.
-    pub fn tell(&mut self, name: &str, arguments: Map<String, Value>, sink: &mut Sink<'_>) {
+    /// Passes on a call that was read at once.
+    pub fn emit(&mut self, name: &str, arguments: Map<String, Value>, sink: &mut Sink<'_>) {
         sink.announce(name);
         sink.arguments(Value::Object(arguments).to_string());
         sink.complete();
@@ -171,7 +171,7 @@ impl ObjectCall {
     }
 }
 
-/// Looks for `parts` behind each other, with blank text before each; bytes up to their end.
+/// Looks for `parts` one after the other, with blank text before each; bytes up to their end.
 pub fn parts(text: &str, parts: &[&str]) -> Result<usize, Miss> {
     let mut at = 0;
     for remaining in parts {
@@ -180,12 +180,19 @@ pub fn parts(text: &str, parts: &[&str]) -> Result<usize, Miss> {
     Ok(at)
 }
 
-/// Arguments that were read whole: an object, or the text of one; nothing is none.
-pub fn arguments_of(value: Value) -> Option<Map<String, Value>> {
-    match value {
-        Value::Null => Some(Map::new()),
-        Value::Object(arguments) => Some(arguments),
-        Value::String(text) => serde_json::from_str(&text).ok(),
-        _ => None,
-    }
+/// The name and the arguments of an object that is a call: `take` takes out the arguments, an
+/// object or the text of one; nothing is none.
+pub fn call_in(
+    text: &str,
+    take: impl FnOnce(&mut Map<String, Value>) -> Option<Value>,
+) -> Option<(String, Map<String, Value>)> {
+    let mut call: Map<String, Value> = serde_json::from_str(text).ok()?;
+    let name = call.get("name")?.as_str()?.to_string();
+    let arguments = match take(&mut call)? {
+        Value::Null => Map::new(),
+        Value::Object(arguments) => arguments,
+        Value::String(text) => serde_json::from_str(&text).ok()?,
+        _ => return None,
+    };
+    is_name(&name).then_some((name, arguments))
 }

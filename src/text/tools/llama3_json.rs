@@ -12,11 +12,9 @@
 //! after the name, `arguments` or `parameters`, are streamed; an object in another order is read
 //! whole.
 
-use serde_json::{Map, Value};
-
-use super::json::{ObjectCall, Scan, arguments_of, parts};
+use super::json::{ObjectCall, Scan, call_in, parts};
 use super::markup::{Named, named};
-use super::{BLANK_BYTES_MAX, End, Miss, Opening, Sink, Step, Syntax, either, head, is_name, next};
+use super::{BLANK_BYTES_MAX, End, Miss, Opening, Sink, Step, Syntax, either, head, next};
 
 /// Text of a call before the function's name, as the template writes it.
 pub const NAME: &str = "{\"name\": \"";
@@ -66,7 +64,7 @@ impl Syntax for Llama3Json {
             return Step::Wait;
         }
         if !self.separated {
-            return self.behind(pending);
+            return self.after_call(pending);
         }
         pending.drain(..pending.len() - pending.trim_start().len());
         match pending.is_empty() {
@@ -91,16 +89,18 @@ impl Llama3Json {
         let Some(length) = self.call.end(Scan::inside, text) else {
             return Opening::Unfinished;
         };
-        let call = call_in(&format!("{{{}", &text[..length]));
+        let call = call_in(&format!("{{{}", &text[..length]), |call| {
+            ARGUMENTS.iter().find_map(|key| call.remove(*key))
+        });
         let Some((name, arguments)) = call.filter(|(name, _)| sink.knows(name)) else {
             return Opening::Object;
         };
-        self.call.tell(&name, arguments, sink);
+        self.call.emit(&name, arguments, sink);
         Opening::Call { length }
     }
 
     /// Drops the separator between a call and the next.
-    fn behind(&mut self, pending: &mut String) -> Step {
+    fn after_call(&mut self, pending: &mut String) -> Step {
         let blank = pending.len() - pending.trim_start().len();
         if blank > BLANK_BYTES_MAX {
             return Step::Closed;
@@ -150,29 +150,23 @@ fn begins(text: &str, sink: &Sink<'_>) -> Opening {
     let (key, length) = match named(text, "\"", "\"") {
         Ok(found) => found,
         Err(Miss::Unfinished) => return Opening::Unfinished,
-        Err(Miss::Other) => return quoted_or_not(text),
+        Err(Miss::Other) => {
+            return head(text, "\"").map_or_else(Opening::from, |_| Opening::Object);
+        }
     };
     let value = &text[length..];
     match key {
-        "name" => match parts(value, &[":"]) {
-            Ok(colon) => named_call(&value[colon..], sink),
-            found => as_call(found),
-        },
+        "name" => {
+            match parts(value, &[":"]) {
+                Ok(colon) => as_call(named(&value[colon..], "\"", "\"").and_then(
+                    |(name, length)| sink.knows(name).then_some(length).ok_or(Miss::Other),
+                )),
+                found => as_call(found),
+            }
+        }
         "type" => as_call(parts(value, &KIND[1..3])),
         key if ARGUMENTS.contains(&key) => as_call(parts(value, &[":"])),
         _ => Opening::Object,
-    }
-}
-
-fn quoted_or_not(text: &str) -> Opening {
-    head(text, "\"").map_or_else(Opening::from, |_| Opening::Object)
-}
-
-fn named_call(value: &str, sink: &Sink<'_>) -> Opening {
-    match named(value, "\"", "\"") {
-        Ok((name, length)) if sink.knows(name) => Opening::Call { length },
-        Err(Miss::Unfinished) => Opening::Unfinished,
-        Ok(_) | Err(Miss::Other) => Opening::Object,
     }
 }
 
@@ -182,15 +176,6 @@ fn as_call(found: Result<usize, Miss>) -> Opening {
         Err(Miss::Unfinished) => Opening::Unfinished,
         Err(Miss::Other) => Opening::Object,
     }
-}
-
-/// The name and the arguments of an object that is a call.
-fn call_in(text: &str) -> Option<(String, Map<String, Value>)> {
-    let mut call: Map<String, Value> = serde_json::from_str(text).ok()?;
-    let name = call.get("name")?.as_str()?.to_string();
-    let arguments = ARGUMENTS.iter().find_map(|key| call.remove(*key))?;
-    let arguments = arguments_of(arguments)?;
-    is_name(&name).then_some((name, arguments))
 }
 
 #[cfg(test)]

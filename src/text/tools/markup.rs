@@ -47,23 +47,23 @@ pub trait Tags: Default + std::fmt::Debug + Send + 'static {
     }
 }
 
-/// A name, and the bytes up to the end of what stands behind it.
+/// A name, and the bytes up to the end of what follows it.
 pub type Named<'t> = Result<(&'t str, usize), Miss>;
 
-/// Looks for `before`, the name of a function and `behind`.
-pub fn named<'t>(text: &'t str, before: &str, behind: &str) -> Named<'t> {
+/// Looks for `before`, the name of a function and `after`.
+pub fn named<'t>(text: &'t str, before: &str, after: &str) -> Named<'t> {
     let start = head(text, before)?;
     let name = name_at(&text[start..]).ok_or(Miss::Unfinished)?;
     if name.is_empty() || name.len() > NAME_BYTES_MAX {
         return Err(Miss::Other);
     }
     let length = start + name.len();
-    Ok((name, length + next(&text[length..], behind)?))
+    Ok((name, length + next(&text[length..], after)?))
 }
 
 /// Kind of text after a closing tag.
 #[derive(Debug, PartialEq)]
-enum Behind {
+enum Following {
     /// The call goes on, with another argument or function.
     More,
     /// The end of the call, so many bytes long.
@@ -73,14 +73,14 @@ enum Behind {
     Other,
 }
 
-impl Behind {
+impl Following {
     /// Looks for the end of the call, and for what goes on with it.
-    fn of(end: Result<usize, Miss>, more: Result<usize, Miss>) -> Behind {
+    fn of<T>(end: Result<usize, Miss>, more: Result<T, Miss>) -> Following {
         match (end, more) {
-            (Ok(end), _) => Behind::End(end),
-            (_, Ok(_)) => Behind::More,
-            (Err(Miss::Other), Err(Miss::Other)) => Behind::Other,
-            _ => Behind::Unfinished,
+            (Ok(end), _) => Following::End(end),
+            (_, Ok(_)) => Following::More,
+            (Err(Miss::Other), Err(Miss::Other)) => Following::Other,
+            _ => Following::Unfinished,
         }
     }
 }
@@ -88,10 +88,10 @@ impl Behind {
 /// A tag inside a value.
 #[derive(Debug, PartialEq)]
 enum Tag {
-    /// Closes the value, if what stands behind the tag says so.
-    Closing(Behind),
+    /// Closes the value, if what follows the tag says so.
+    Closing(Following),
     /// Stands where the value's closing tag is missing.
-    Missing(Behind),
+    Missing(Following),
     /// Opens a function inside the value.
     Opens,
     /// None, but it may become one.
@@ -126,7 +126,7 @@ impl<T: Tags> Reader<'_, T> {
         }
     }
 
-    /// Looks for the name of an argument and what stands behind it. A name that the function has
+    /// Looks for the name of an argument and what follows it. A name that the function has
     /// may hold that too.
     fn name<'t>(&self, text: &'t str) -> Named<'t> {
         for known in self.schemas.arguments_of(self.function) {
@@ -168,69 +168,70 @@ impl<T: Tags> Reader<'_, T> {
     }
 
     /// Looks for another function in the same call, which the last one may not have ended before.
-    fn other_function(&self, text: &str) -> Result<usize, Miss> {
+    fn other_function<'t>(&self, text: &'t str) -> Named<'t> {
         if T::FUNCTION.0.is_empty() || !(T::SEVERAL || self.lenient) {
             return Err(Miss::Other);
         }
-        self.function(text).map(|_| 0)
+        self.function(text)
     }
 
     /// Looks for another call.
-    fn other_call(&self, text: &str) -> Result<usize, Miss> {
+    fn other_call<'t>(&self, text: &'t str) -> Named<'t> {
         let length = head(text, T::CALL.0)?;
-        T::function(&text[length..]).map(|_| 0)
+        T::function(&text[length..])
     }
 
-    /// Looks behind a closing tag, with which a value may end.
-    fn behind(&self, text: &str) -> Behind {
+    /// Looks at what follows a closing tag, with which a value may end.
+    fn following(&self, text: &str) -> Following {
         match self.argument(text) {
-            Ok(_) => Behind::More,
-            Err(Miss::Unfinished) => Behind::Unfinished,
-            Err(Miss::Other) => self.behind_arguments(text),
+            Ok(_) => Following::More,
+            Err(Miss::Unfinished) => Following::Unfinished,
+            Err(Miss::Other) => self.following_arguments(text),
         }
     }
 
-    /// Looks behind all arguments, where a function ends.
-    fn behind_arguments(&self, text: &str) -> Behind {
+    /// Looks at what follows all arguments, where a function ends.
+    fn following_arguments(&self, text: &str) -> Following {
         let length = match head(text, T::FUNCTION.2) {
             Ok(length) => length,
-            Err(Miss::Unfinished) => return Behind::Unfinished,
-            Err(Miss::Other) if self.lenient => return self.behind_unended(text),
-            Err(Miss::Other) => return Behind::Other,
+            Err(Miss::Unfinished) => return Following::Unfinished,
+            Err(Miss::Other) if self.lenient => return self.following_unended(text),
+            Err(Miss::Other) => return Following::Other,
         };
         let rest = &text[length..];
-        // Blanks that are still to come must not undo an end that is told by nothing more.
+        // Blanks that are still to come must not undo an end that is shown by nothing more.
         let call = match T::CALL.1 {
             "" => Ok(0),
             tag => head(rest, tag),
         };
         let tag = if T::SEVERAL { T::FUNCTION.0 } else { T::CALL.0 };
-        let next = either(head(rest, tag), || self.other_function(rest));
-        Behind::of(call.map(|end| length + end), next)
+        let other = || self.other_function(rest).map(|(_, length)| length);
+        let next = either(head(rest, tag), other);
+        Following::of(call.map(|end| length + end), next)
     }
 
-    /// `behind` where the function's own end is missing.
-    fn behind_unended(&self, text: &str) -> Behind {
+    /// `following` where the function's own end is missing.
+    fn following_unended(&self, text: &str) -> Following {
         let next = either(self.other_function(text), || self.other_call(text));
-        Behind::of(self.call_end(text), next)
+        Following::of(self.call_end(text), next)
     }
 
     /// Looks at what begins with `<` inside the value of `argument`. `at_line`: it begins a line.
     fn tag(&self, rest: &str, argument: &Argument, said: &[String], at_line: bool) -> Tag {
-        if let Some(behind) = rest.strip_prefix(T::ARGUMENT.2) {
-            return Tag::Closing(self.behind(behind));
+        if let Some(rest) = rest.strip_prefix(T::ARGUMENT.2) {
+            return Tag::Closing(self.following(rest));
         }
         let lenient = self.lenient && !argument.opened;
-        // Where nothing marks its name, any word may seem to begin the call behind such an end.
+        // Where nothing marks its name, any word may seem to begin the call after such an end.
         let marked = !T::FUNCTION.0.is_empty();
         if lenient && marked && rest.starts_with(T::FUNCTION.2) {
-            return Tag::Missing(self.behind_arguments(rest));
+            return Tag::Missing(self.following_arguments(rest));
         }
         if lenient && rest.starts_with(Self::OPENS) {
             return Tag::Opens;
         }
         if lenient && let Ok(length) = self.call_end(rest) {
-            return Tag::Missing(Behind::End(length));
+            return Tag::Missing(Following::End(length));
         }
         if lenient && at_line && rest.starts_with(T::ARGUMENT.0) {
             return self.next_argument(rest, said);
@@ -265,7 +266,7 @@ impl<T: Tags> Reader<'_, T> {
         match value.chars().next() {
             None => return Tag::Unfinished,
             Some(first) if T::OWN_LINES && first != '\n' => return Tag::Other,
-            Some(_) if types.is_text() => return Tag::Missing(Behind::More),
+            Some(_) if types.is_text() => return Tag::Missing(Following::More),
             Some(_) => {}
         }
         let ends = [T::ARGUMENT.2, T::FUNCTION.2, T::ARGUMENT.0];
@@ -273,11 +274,11 @@ impl<T: Tags> Reader<'_, T> {
         match end.map(|end| types.to_json(&value[..end])) {
             None => Tag::Unfinished,
             Some(json) if json.starts_with('"') => Tag::Other,
-            Some(_) => Tag::Missing(Behind::More),
+            Some(_) => Tag::Missing(Following::More),
         }
     }
 
-    /// Looks from byte `from` of a text on, somewhere behind the end of a call, for another end
+    /// Looks from byte `from` of a text on, somewhere after the end of a call, for another end
     /// before the next call begins.
     fn is_last(&self, text: &str, mut from: usize, end: End) -> Last {
         // An end is another one where nothing of it is missing.
@@ -292,13 +293,16 @@ impl<T: Tags> Reader<'_, T> {
             let open = rest.strip_prefix(T::CALL.0);
             let close = rest.strip_prefix(T::ARGUMENT.2);
             let cut = T::CALL.0.starts_with(rest) || T::ARGUMENT.2.starts_with(rest);
-            let unfinished = match (open.map(T::function), close.map(|rest| whole.behind(rest))) {
+            let unfinished = match (
+                open.map(T::function),
+                close.map(|rest| whole.following(rest)),
+            ) {
                 (Some(Ok(_)), _) => return Last::Yes,
-                (_, Some(Behind::More | Behind::End(_))) => return Last::No(at),
+                (_, Some(Following::More | Following::End(_))) => return Last::No(at),
                 // A value of a reply that was cut short goes on to the last tag there is.
-                (_, Some(Behind::Unfinished)) if end.is_end() => return Last::No(at),
-                (Some(Err(Miss::Unfinished)), _) | (_, Some(Behind::Unfinished)) => true,
-                (Some(Err(Miss::Other)), _) | (_, Some(Behind::Other)) => false,
+                (_, Some(Following::Unfinished)) if end.is_end() => return Last::No(at),
+                (Some(Err(Miss::Unfinished)), _) | (_, Some(Following::Unfinished)) => true,
+                (Some(Err(Miss::Other)), _) | (_, Some(Following::Other)) => false,
                 (None, None) => cut,
             };
             if unfinished && !end.is_end() {
@@ -445,23 +449,20 @@ impl<T: Tags> Markup<T> {
             }
             Err(_) => {}
         }
-        // The model has ended its reply behind an argument.
+        // The model has ended its reply after an argument.
         let unended = pending.is_empty() && !self.arguments.is_empty();
-        if !reader.lenient {
-            return self.broken_unless(T::FUNCTION.2.starts_with(pending.as_str()));
-        }
-        match reader.behind_unended(pending) {
-            Behind::More | Behind::End(_) => self.complete(sink),
-            _ if unended && end == End::Itself => self.complete(sink),
-            Behind::Other => self.broken_unless(T::FUNCTION.2.starts_with(pending.as_str())),
-            Behind::Unfinished => Step::Wait,
-        }
-    }
-
-    fn broken_unless(&self, may_go_on: bool) -> Step {
-        match may_go_on {
+        let unknown = match T::FUNCTION.2.starts_with(pending.as_str()) {
             true => Step::Wait,
             false => Step::Broken,
+        };
+        if !reader.lenient {
+            return unknown;
+        }
+        match reader.following_unended(pending) {
+            Following::More | Following::End(_) => self.complete(sink),
+            _ if unended && end == End::Itself => self.complete(sink),
+            Following::Other => unknown,
+            Following::Unfinished => Step::Wait,
         }
     }
 
@@ -563,28 +564,28 @@ impl<T: Tags> Markup<T> {
             let tag = reader.tag(&pending[at..], argument, &self.arguments, at_line);
             let is_unsure = match tag {
                 Tag::Unfinished => end.is_end(),
-                Tag::Missing(Behind::Unfinished) => end == End::Cut,
+                Tag::Missing(Following::Unfinished) => end == End::Cut,
                 _ => false,
             };
             if is_unsure {
                 unsure.get_or_insert(at);
                 continue;
             }
-            let (behind, length) = match tag {
+            let (following, length) = match tag {
                 Tag::Unfinished => return Found::Free(at),
-                Tag::Closing(behind) => (behind, T::ARGUMENT.2.len()),
-                Tag::Missing(behind) if at >= inside && !open => (behind, 0),
+                Tag::Closing(following) => (following, T::ARGUMENT.2.len()),
+                Tag::Missing(following) if at >= inside && !open => (following, 0),
                 Tag::Opens => {
                     argument.opened = true;
                     continue;
                 }
                 Tag::Missing(_) | Tag::Other => continue,
             };
-            let call_end = match behind {
-                Behind::Other => continue,
-                Behind::Unfinished if !end.is_end() => return Found::Free(at),
-                Behind::End(more) => Some(at + length + more),
-                Behind::More | Behind::Unfinished => None,
+            let call_end = match following {
+                Following::Other => continue,
+                Following::Unfinished if !end.is_end() => return Found::Free(at),
+                Following::End(more) => Some(at + length + more),
+                Following::More | Following::Unfinished => None,
             };
             // An object without an end is no JSON: its tags count wherever they stand.
             if open {
@@ -624,42 +625,29 @@ impl<T: Tags> Markup<T> {
         let reader = reader::<T>("", sink);
         // However many come, and whether together or one by one.
         drop_newlines(pending);
-        match reader.other_function(pending) {
-            Ok(_) => return self.next_function(&reader, pending, sink),
-            Err(Miss::Unfinished) => {
-                self.state = CallState::Closing;
-                return Step::Wait;
+        let step = match reader.other_function(pending) {
+            Ok((name, length)) => {
+                self.begin(name, sink);
+                pending.drain(..length);
+                return Step::Again;
             }
-            Err(Miss::Other) => {}
-        }
-        let step = close(pending, T::CALL.1);
+            Err(Miss::Unfinished) => Step::Wait,
+            Err(Miss::Other) => close(pending, T::CALL.1),
+        };
         if step == Step::Wait {
             self.state = CallState::Closing;
         }
         step
     }
-
-    fn next_function(
-        &mut self,
-        reader: &Reader<'_, T>,
-        pending: &mut String,
-        sink: &mut Sink<'_>,
-    ) -> Step {
-        if let Ok((name, length)) = reader.function(pending) {
-            self.begin(name, sink);
-            pending.drain(..length);
-        }
-        Step::Again
-    }
 }
 
-/// The end of a value, before the line break that belongs to the tag behind it.
+/// The end of a value, before the line break that belongs to the tag after it.
 fn without_line_break<T: Tags>(text: &str) -> usize {
     text.len() - usize::from(T::OWN_LINES && text.ends_with('\n'))
 }
 
 impl Argument {
-    /// Whether the value, with `more` behind it, ends inside a string of its JSON.
+    /// Whether the value, with `more` after it, ends inside a string of its JSON.
     fn ends_in_string(&self, more: &str) -> bool {
         self.scan.clone().is_some_and(|mut scan| {
             scan.push(more);

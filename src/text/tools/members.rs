@@ -332,7 +332,7 @@ mod tests {
         assert!(members.exact);
         let names = |at: usize| -> Vec<(String, usize, bool, bool)> {
             let found = Members::members(&members.alternatives[at]);
-            let told = |member: Member<&Value>| {
+            let stated = |member: Member<&Value>| {
                 (
                     member.name,
                     member.said.len(),
@@ -340,12 +340,16 @@ mod tests {
                     member.forbidden,
                 )
             };
-            found.into_iter().map(told).collect()
+            found.into_iter().map(stated).collect()
         };
-        let told = |name: &str, said, required| (name.to_string(), said, required, false);
-        let first = [told("a", 1, true), told("b", 2, true), told("c", 1, true)];
+        let stated = |name: &str, said, required| (name.to_string(), said, required, false);
+        let first = [
+            stated("a", 1, true),
+            stated("b", 2, true),
+            stated("c", 1, true),
+        ];
         assert_eq!(names(0), first);
-        assert_eq!(names(1), [told("a", 2, true)]);
+        assert_eq!(names(1), [stated("a", 2, true)]);
     }
 
     #[test]

@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn functions_follow_each_other_behind_any_number_of_newlines() {
+    fn functions_follow_each_other_after_any_number_of_newlines() {
         let between = "\n".repeat(20);
         let text = format!(
             "<minimax:tool_call>\n<invoke name=\"f\">\n</invoke>{between}<invoke name=\"g\">\n\

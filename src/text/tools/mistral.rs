@@ -48,7 +48,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn calls_stand_one_behind_the_other() {
+    fn calls_stand_one_after_the_other() {
         let text = "I look.[TOOL_CALLS]edit[ARGS]{\"path\": \"[TOOL_CALLS]}\"}\
             [TOOL_CALLS]now[ARGS]{}";
         let (deltas, completed) = streamed::<Mistral>(&[text]);

@@ -151,7 +151,7 @@ impl End {
     }
 }
 
-/// Text behind an opening tag.
+/// Text after an opening tag.
 #[derive(Debug, PartialEq)]
 pub enum Opening {
     /// Head of a call, of so many bytes, which has been announced.
@@ -372,16 +372,14 @@ impl ToolParser {
         loop {
             if self.has_enough() {
                 self.mode = Mode::Enough;
+                self.pending.clear();
             }
             let goes_on = match self.mode {
                 Mode::Text { after_call } => self.text(after_call, out),
                 Mode::Opening { tag_end, bare } => self.opening(tag_end, bare, out),
                 Mode::Object => self.object(out),
                 Mode::Call => self.call(out, end),
-                Mode::Enough => {
-                    self.pending.clear();
-                    false
-                }
+                Mode::Enough => false,
             };
             if !goes_on {
                 return;
@@ -392,17 +390,12 @@ impl ToolParser {
     /// Passes on content up to the possible beginning of a call.
     fn text(&mut self, after_call: bool, out: &mut Vec<Delta>) -> bool {
         if after_call {
-            let kept = self.pending.trim_start_matches('\n').len();
-            self.pending.drain(..self.pending.len() - kept);
+            drop_newlines(&mut self.pending);
         }
         let found = self.next_tag();
-        let end = found.map_or_else(
-            || {
-                self.pending.len()
-                    - partial_tag(&self.pending, self.tags.open).max(self.partial_bare())
-            },
-            |(at, _)| at,
-        );
+        let partial = |tag| partial_tag(&self.pending, tag);
+        let begun = || partial(self.tags.open).max(self.bare().map_or(0, partial));
+        let end = found.map_or_else(|| self.pending.len() - begun(), |(at, _)| at);
         let free = end - newlines_at_end(&self.pending[..end]);
         let text = take_front(&mut self.pending, free);
         let after_call = after_call && text.is_empty();
@@ -417,25 +410,16 @@ impl ToolParser {
         found.is_some()
     }
 
-    /// The place of the next tag that may open a call, and whether it is [`Syntax::BARE`].
+    /// The position of the next tag that may open a call, and whether it is [`Syntax::BARE`].
     fn next_tag(&self) -> Option<(usize, bool)> {
         let open = self.pending.find(self.tags.open).map(|at| (at, false));
-        let bare = self
-            .forgives_bare()
-            .then(|| self.pending.find(self.tags.bare));
-        let bare = bare.flatten().map(|at| (at, true));
-        open.into_iter().chain(bare).min()
+        let bare = self.bare().and_then(|bare| self.pending.find(bare));
+        open.into_iter().chain(bare.map(|at| (at, true))).min()
     }
 
-    fn partial_bare(&self) -> usize {
-        match self.forgives_bare() {
-            true => partial_tag(&self.pending, self.tags.bare),
-            false => 0,
-        }
-    }
-
-    fn forgives_bare(&self) -> bool {
-        self.lenient && !self.tags.bare.is_empty()
+    /// [`Syntax::BARE`] where it is forgiven.
+    fn bare(&self) -> Option<&'static str> {
+        Some(self.tags.bare).filter(|bare| self.lenient && !bare.is_empty())
     }
 
     /// Reads up to the call's name, and announces the call; or gives the tag back as text.
@@ -444,28 +428,26 @@ impl ToolParser {
         let (syntax, mut sink) = self.parts(out, bare);
         let opening = syntax.open_call(&pending[tag_end..], &mut sink);
         self.pending = pending;
-        match opening {
+        self.mode = match opening {
             Opening::Call { length } => {
                 self.pending.drain(..tag_end + length);
-                self.mode = Mode::Call;
-                true
+                Mode::Call
             }
-            Opening::Unfinished => false,
+            Opening::Unfinished => return false,
             Opening::Object => {
                 let start = tag_end - if bare { 0 } else { self.tags.open.len() };
                 append(out, Delta::Content(take_front(&mut self.pending, start)));
                 self.object = Scan::default();
-                self.mode = Mode::Object;
-                true
+                Mode::Object
             }
             Opening::Other => {
                 let tag_end = tag_end + if bare { self.tags.bare.len() } else { 0 };
                 let text = take_front(&mut self.pending, tag_end);
                 append(out, Delta::Content(text));
-                self.mode = Mode::Text { after_call: false };
-                true
+                Mode::Text { after_call: false }
             }
-        }
+        };
+        true
     }
 
     /// Passes an object on that is text.
@@ -485,15 +467,11 @@ impl ToolParser {
         let (syntax, mut sink) = self.parts(out, false);
         let step = syntax.step_on(&mut pending, &mut sink, end);
         self.pending = pending;
-        match step {
-            Step::Again => true,
-            Step::Wait => false,
-            Step::Closed | Step::Broken => {
-                let after_call = step == Step::Closed;
-                self.mode = Mode::Text { after_call };
-                true
-            }
+        if matches!(step, Step::Closed | Step::Broken) {
+            let after_call = step == Step::Closed;
+            self.mode = Mode::Text { after_call };
         }
+        step != Step::Wait
     }
 }
 
@@ -544,7 +522,7 @@ impl From<Miss> for Opening {
     }
 }
 
-/// Looks for `expected` behind blank text; bytes up to its end.
+/// Looks for `expected` after blank text; bytes up to its end.
 fn head(text: &str, expected: &str) -> Result<usize, Miss> {
     let rest = text.trim_start();
     let blank = text.len() - rest.len();
@@ -566,10 +544,7 @@ fn next(text: &str, expected: &str) -> Result<usize, Miss> {
 }
 
 /// The first of two looks that finds something; else whether one of them may.
-fn either(
-    first: Result<usize, Miss>,
-    second: impl FnOnce() -> Result<usize, Miss>,
-) -> Result<usize, Miss> {
+fn either<T>(first: Result<T, Miss>, second: impl FnOnce() -> Result<T, Miss>) -> Result<T, Miss> {
     match first {
         Err(Miss::Unfinished) => second().map_err(|_| Miss::Unfinished),
         Err(Miss::Other) => second(),
@@ -595,7 +570,7 @@ fn take_front(pending: &mut String, length: usize) -> String {
 }
 
 /// Drops the newlines at the front.
-fn drop_newlines(pending: &mut String) {
+pub fn drop_newlines(pending: &mut String) {
     let blank = pending.len() - pending.trim_start_matches('\n').len();
     pending.drain(..blank);
 }
@@ -611,7 +586,7 @@ fn close(pending: &mut String, tag: &str) -> Step {
     Step::Closed
 }
 
-/// Newlines at the end of a text that belong to the tag behind it rather than to the text.
+/// Newlines at the end of a text that belong to the tag after it rather than to the text.
 pub fn newlines_at_end(text: &str) -> usize {
     let last = text.bytes().rev().take(BLANK_BYTES_MAX);
     last.take_while(|byte| *byte == b'\n').count()

@@ -152,9 +152,9 @@ mod tests {
                 None => whole.replace(missing, ""),
             };
             assert_ne!(left, whole);
-            for (before, behind) in [("", ""), ("I edit.", ""), ("I edit.\n", "\n")] {
+            for (before, after) in [("", ""), ("I edit.", ""), ("I edit.\n", "\n")] {
                 let (deltas, completed) =
-                    streamed::<Qwen3Coder>(&[&format!("{before}{left}{behind}")]);
+                    streamed::<Qwen3Coder>(&[&format!("{before}{left}{after}")]);
                 let expected = [("edit".to_string(), Some(json!({"path": "x", "line": 7})))];
                 assert_eq!(
                     (calls(&deltas), completed),

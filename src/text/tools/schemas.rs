@@ -96,7 +96,7 @@ impl Types {
 
     /// Whether a value is read as text rather than as JSON.
     pub fn is_text(self) -> bool {
-        self.has_text() || self.unsaid()
+        self.has(Types::STRING) || self.unsaid()
     }
 
     /// The type of a value.
@@ -135,11 +135,6 @@ impl Types {
     /// The types that `self` has and `other` has not.
     pub fn without(self, other: Types) -> Types {
         Types(self.0 & !other.0)
-    }
-
-    /// Whether text is among the types by name.
-    pub fn has_text(self) -> bool {
-        self.has(Types::STRING)
     }
 
     /// Numbers, booleans and null.
@@ -258,7 +253,7 @@ impl Types {
     }
 
     /// Whether the text of a number is read as one. One of another kind than the schema allows is
-    /// told as it is where there is no text to take it for.
+    /// passed on as it is where there is no text to take it for.
     fn takes_number(self, text: &str) -> bool {
         let whole = || serde_json::from_str(text).is_ok_and(|number| is_whole(&number));
         match [Types::FRACTION, Types::INTEGER].map(|of| self.has(of)) {

@@ -381,9 +381,9 @@ fn what_is_taken_off_a_text_and_what_stays_are_the_text() {
 #[test]
 fn a_text_that_is_taken_whole_is_not_copied() {
     let mut pending = "a token".to_string();
-    let place = pending.as_ptr();
+    let address = pending.as_ptr();
     let front = take_front(&mut pending, "a token".len());
-    assert_eq!((front.as_ptr(), pending.capacity()), (place, 0));
+    assert_eq!((front.as_ptr(), pending.capacity()), (address, 0));
 }
 
 /// A file about tool calls holds their tags, the whole end of a call among them. Gemma's are tokens
@@ -401,13 +401,13 @@ fn a_value_may_hold_the_whole_end_of_a_call() {
         ] {
             let arguments = object(json!({"path": value, "line": 7, "note": value}));
             let call = S::write("edit", &arguments);
-            for (before, behind) in [("", ""), ("See.", "\n"), ("", " That is all.")] {
-                let text = format!("{before}{call}{behind}");
+            for (before, after) in [("", ""), ("See.", "\n"), ("", " That is all.")] {
+                let text = format!("{before}{call}{after}");
                 let (deltas, completed) = streamed::<S>(&[&text]);
                 let expected = [("edit".to_string(), Some(Value::Object(arguments.clone())))];
                 assert_eq!(calls(&deltas), expected, "{}: {text}", S::NAME);
-                let told = deltas.iter().any(|delta| *delta == content(behind));
-                assert_eq!(told, behind.len() > 1, "{}: {deltas:?}", S::NAME);
+                let passed_on = deltas.iter().any(|delta| *delta == content(after));
+                assert_eq!(passed_on, after.len() > 1, "{}: {deltas:?}", S::NAME);
                 let cut = streamed::<S>(&rechunk_text(&text, &mut random));
                 assert_eq!(cut, (deltas, completed), "{}: {text}", S::NAME);
             }
@@ -502,23 +502,23 @@ fn a_cut_leaves_no_opening_behind() {
         let call = S::write("edit", &object(json!({"path": "a"})));
         // One sign alone shows little.
         for length in S::OPEN.len().max(2)..call.len() {
-            let [told_cut, told_ended] = [true, false].map(|cut| {
+            let [deltas_cut, deltas_ended] = [true, false].map(|cut| {
                 let mut parser = ToolParser::of::<S>(schemas(), false);
                 let mut deltas = Vec::new();
                 parser.push(&call[..length], &mut deltas);
                 parser.finish(cut, &mut deltas);
                 deltas
             });
-            match told_ended.first() {
-                // The model's end behind an argument completes it.
+            match deltas_ended.first() {
+                // The model's end after an argument completes it.
                 Some(Delta::ToolCall { .. }) => {
-                    let [cut, ended] = [&told_cut, &told_ended].map(|told| json_of(told));
+                    let [cut, ended] = [&deltas_cut, &deltas_ended].map(|deltas| json_of(deltas));
                     let missing = ended.strip_prefix(&cut).unwrap();
                     assert!(["", "}"].contains(&missing), "{}: {cut}", S::NAME);
                 }
                 _ => {
-                    assert_eq!(told_cut, [], "{}", S::NAME);
-                    assert_eq!(told_ended, [content(&call[..length])]);
+                    assert_eq!(deltas_cut, [], "{}", S::NAME);
+                    assert_eq!(deltas_ended, [content(&call[..length])]);
                 }
             }
         }
@@ -527,7 +527,7 @@ fn a_cut_leaves_no_opening_behind() {
 }
 
 #[test]
-fn one_call_leaves_nothing_behind_it() {
+fn one_call_leaves_nothing_after_it() {
     fn run<S: Written>() {
         let call = S::write("edit", &object(json!({"path": "a"})));
         let mut parser = ToolParser::of::<S>(schemas(), true);
@@ -629,9 +629,9 @@ fn time_is_linear_in_the_reply() {
     for_each_syntax!(run());
 }
 
-/// Arguments that are told of a reply that is cut anywhere, and of the whole one.
-fn told_of_cuts<S: Syntax>(text: &str) -> (Vec<String>, String) {
-    let told = |text: &str, cut: bool| {
+/// Arguments of a reply that is cut anywhere, and those of the whole one.
+fn arguments_of_cuts<S: Syntax>(text: &str) -> (Vec<String>, String) {
+    let arguments = |text: &str, cut: bool| {
         let mut parser = ToolParser::of::<S>(schemas(), false);
         let mut out = Vec::new();
         parser.push(text, &mut out);
@@ -642,12 +642,14 @@ fn told_of_cuts<S: Syntax>(text: &str) -> (Vec<String>, String) {
         });
         pieces.collect::<String>()
     };
-    let cuts = text.char_indices().map(|(at, _)| told(&text[..at], true));
-    (cuts.collect(), told(text, true))
+    let cuts = text
+        .char_indices()
+        .map(|(at, _)| arguments(&text[..at], true));
+    (cuts.collect(), arguments(text, true))
 }
 
 #[test]
-fn what_is_told_of_a_cut_call_is_sure() {
+fn what_is_passed_on_of_a_cut_call_is_sure() {
     fn run<S: Written>() {
         let values = [
             "Paris",
@@ -664,7 +666,7 @@ fn what_is_told_of_a_cut_call_is_sure() {
                 json!({"tags": [value], "at": {"a": value}, "ratio": 0.5, "path": value}),
             ] {
                 let text = S::write("edit", &object(arguments));
-                let (cuts, whole) = told_of_cuts::<S>(&text);
+                let (cuts, whole) = arguments_of_cuts::<S>(&text);
                 for cut in cuts {
                     assert!(whole.starts_with(&cut), "{}: {cut} of {whole}", S::NAME);
                 }

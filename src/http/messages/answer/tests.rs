@@ -168,17 +168,17 @@ fn events_come_in_the_order_of_the_api() {
     ];
     assert_eq!(kinds, expected);
     let usage = &found[0]["message"]["usage"];
-    let told = (&usage["input_tokens"], &usage["cache_read_input_tokens"]);
-    assert_eq!(told, (&json!(2), &json!(1)));
+    let reported = (&usage["input_tokens"], &usage["cache_read_input_tokens"]);
+    assert_eq!(reported, (&json!(2), &json!(1)));
     assert_eq!(found[0]["message"]["stop_reason"], Value::Null);
 }
 
 #[test]
 fn a_streamed_message_equals_the_whole_one() {
     for show_thinking in [true, false] {
-        let mut reply = Gathered {
+        let mut reply = Settled {
             finish: Some(Finish::ToolCalls),
-            ..Gathered::default()
+            ..Settled::default()
         };
         deltas()
             .into_iter()
@@ -194,9 +194,9 @@ fn the_cut_into_pieces_never_changes_the_message() {
     let (mut random, model) = (Random::new(11), chat_model());
     for _ in 0..500 {
         let (pieces, finish) = (random_reply(&mut random), Finish::ToolCalls);
-        let mut reply = Gathered {
+        let mut reply = Settled {
             finish: Some(finish),
-            ..Gathered::default()
+            ..Settled::default()
         };
         let mut writer = MessageWriter::new(identity(true));
         let mut out = Vec::new();
@@ -242,10 +242,10 @@ fn a_call_without_its_end_has_the_input_that_is_complete() {
             json: r#"{"a":1,"b":"cut"#.to_string(),
         },
     ];
-    let reply = Gathered {
+    let reply = Settled {
         deltas,
         finish: Some(Finish::Length),
-        ..Gathered::default()
+        ..Settled::default()
     };
     let whole = whole_answer(&identity(true), reply, USAGE);
     assert_eq!(whole["content"][0]["input"], json!({"a": 1}));

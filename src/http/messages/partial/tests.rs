@@ -27,32 +27,36 @@ fn what_is_complete_stays() {
 
 /// However it comes in pieces, and wherever it ends.
 #[test]
-fn what_is_told_piece_by_piece_is_what_is_told_at_once() {
+fn what_is_passed_on_piece_by_piece_is_what_comes_at_once() {
     let text = json!({"a": "b\"c", "n": [1, -2.5e3, {}], "t": true}).to_string();
     for end in 0..=text.len() {
         let mut input = Input::default();
-        let told: String = text[..end]
+        let passed_on: String = text[..end]
             .chars()
             .map(|piece| input.push(&piece.to_string()))
             .collect();
-        assert!(text[..end].starts_with(&told));
-        assert_eq!(complete_part(&told), complete_part(&text[..end]), "{told}");
-        assert_eq!(Input::default().push(&told), told);
+        assert!(text[..end].starts_with(&passed_on));
+        assert_eq!(
+            complete_part(&passed_on),
+            complete_part(&text[..end]),
+            "{passed_on}"
+        );
+        assert_eq!(Input::default().push(&passed_on), passed_on);
     }
 }
 
-/// Whatever is told stands in the whole as well, and with more text there is no less.
+/// Whatever is passed on stands in the whole as well, and with more text there is no less.
 #[test]
-fn every_cut_tells_a_part_of_the_whole() {
+fn every_cut_passes_on_a_part_of_the_whole() {
     let whole =
         json!({"p": "a\"\\{[,:", "n": -1.5e3, "t": [true, null, {"x": []}], "é": {"y": "🦀"}});
     let text = whole.to_string();
     let mut before = 0;
     for (at, _) in text.char_indices().chain([(text.len(), ' ')]) {
-        let told = complete_part(&text[..at]);
-        assert!(is_part(&told, &whole), "{told}");
-        let size = told.to_string().len();
-        assert!(size >= before, "{told}");
+        let passed_on = complete_part(&text[..at]);
+        assert!(is_part(&passed_on, &whole), "{passed_on}");
+        let size = passed_on.to_string().len();
+        assert!(size >= before, "{passed_on}");
         before = size;
     }
     assert_eq!(complete_part(&text), whole);

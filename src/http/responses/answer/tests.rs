@@ -162,11 +162,11 @@ fn the_text_of_a_custom_tool_comes_in_deltas_and_stays_where_it_is_cut() {
     });
     let deltas = [call].into_iter().chain(arguments).collect();
     let found = streamed(&state(), deltas, Finish::Length);
-    let told = found.iter().filter_map(|event| {
+    let rest = found.iter().filter_map(|event| {
         let delta = event["type"] == "response.custom_tool_call_input.delta";
         delta.then(|| event["delta"].as_str().unwrap())
     });
-    assert_eq!(told.collect::<Vec<&str>>(), ["+", "x", "\ny"]);
+    assert_eq!(rest.collect::<Vec<&str>>(), ["+", "x", "\ny"]);
     let item = &found.last().unwrap()["response"]["output"][0];
     assert_eq!(
         (&item["input"], &item["status"]),

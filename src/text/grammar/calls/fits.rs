@@ -77,18 +77,18 @@ impl<'r, 'v> Judge<'r, 'v> {
         };
         let mut rest = schema.clone();
         rest.retain(|name, value| name != keyword && !is_silent(name, value));
-        let (mut expressions, mut kept) = (Expressions::new(), Vec::new());
+        let (mut expressions, mut allowed) = (Expressions::new(), Vec::new());
         for value in values {
             if self.all(value, &rest, &mut expressions, 0)? {
-                kept.push(value.clone());
+                allowed.push(value.clone());
             }
         }
-        if kept.len() == values.len() && rest.keys().all(|name| name == "type") {
+        if allowed.len() == values.len() && rest.keys().all(|name| name == "type") {
             return None;
         }
         let mut one = schema.clone();
         one.retain(|name, value| name == "type" || is_silent(name, value));
-        one.insert("enum".to_string(), Value::from(kept));
+        one.insert("enum".to_string(), Value::from(allowed));
         Some(one)
     }
 

@@ -54,17 +54,15 @@ impl CallGrammar for Gemma {
         let objects = alternatives.iter();
         let objects = objects.map(|arguments| values.object("", arguments, 0));
         let objects = objects.collect::<Result<Vec<String>, Stop>>();
-        let objects = objects.map_err(|stop| match stop {
-            Stop::Here(problem) | Stop::All(Fatal(problem)) => problem,
-        })?;
+        let objects = objects.map_err(|(Stop::Here(problem) | Stop::All(problem))| problem)?;
         Ok(format!("{name} ({})", objects.join(" | ")))
     }
 }
 
-/// Writes the rules of values that no schema describes.
-fn any_value(lark: &mut Lark) {
+/// The rule of values that no schema describes, which is written where it is not yet.
+fn any_value(lark: &mut Lark) -> String {
     if lark.has_rule(ANY_VALUE) {
-        return;
+        return ANY_VALUE.to_string();
     }
     let quote = literal(QUOTE);
     lark.line(&format!(
@@ -78,6 +76,7 @@ fn any_value(lark: &mut Lark) {
         r#"{ANY_OBJECT}: "{{" (any_member ("," any_member)*)? "}}""#
     ));
     lark.line(&format!(r#"any_member: {ANY_KEY} ":" {ANY_VALUE}"#));
+    ANY_VALUE.to_string()
 }
 
 /// Why a value has no rule.
@@ -85,20 +84,12 @@ enum Stop {
     /// Its schema cannot be enforced, for this reason.
     Here(String),
     /// No further rule can be written at all.
-    All(Fatal),
+    All(String),
 }
-
-struct Fatal(String);
 
 impl From<String> for Stop {
     fn from(problem: String) -> Stop {
         Stop::Here(problem)
-    }
-}
-
-impl From<Fatal> for Stop {
-    fn from(fatal: Fatal) -> Stop {
-        Stop::All(fatal)
     }
 }
 
@@ -114,14 +105,14 @@ struct Values<'l, 'v> {
 }
 
 impl<'v> Values<'_, 'v> {
-    fn new_rule(&mut self) -> Result<String, Fatal> {
+    fn new_rule(&mut self) -> Result<String, Stop> {
         self.rules += 1;
-        self.lark.check_size(0).map_err(Fatal)?;
+        self.lark.check_size(0).map_err(Stop::All)?;
         Ok(format!("value_{}_{}", self.function.at, self.rules))
     }
 
     /// The rule of a value, as far as its schema can be enforced.
-    fn value(&mut self, path: &str, schema: &'v Value, depth: usize) -> Result<String, Fatal> {
+    fn value(&mut self, path: &str, schema: &'v Value, depth: usize) -> Result<String, Stop> {
         let followed = keywords::followed(schema, &self.function.root);
         let in_memory: *const Value = *followed.as_ref().unwrap_or(&schema);
         if let Some(rule) = self.known.get(&in_memory) {
@@ -132,13 +123,12 @@ impl<'v> Values<'_, 'v> {
         let written = followed.map_err(Stop::Here);
         let written = match written.and_then(|schema| self.exact(path, schema, depth)) {
             Ok(written) => written,
-            Err(Stop::All(fatal)) => return Err(fatal),
             Err(Stop::Here(problem)) => {
                 let tolerated = self.function.tolerate(self.lark, at(path, problem));
-                tolerated.map_err(Fatal)?;
-                any_value(self.lark);
-                ANY_VALUE.to_string()
+                tolerated.map_err(Stop::All)?;
+                any_value(self.lark)
             }
+            Err(stop) => return Err(stop),
         };
         self.lark.line(&format!("{rule}: {written}"));
         Ok(rule)
@@ -149,8 +139,7 @@ impl<'v> Values<'_, 'v> {
             return Err(format!("more than {DEPTH_MAX} levels are not enforced").into());
         }
         if *schema == true {
-            any_value(self.lark);
-            return Ok(ANY_VALUE.to_string());
+            return Ok(any_value(self.lark));
         }
         if !schema.is_object() {
             let problem = "a schema that allows nothing is not enforced";
@@ -171,7 +160,7 @@ impl<'v> Values<'_, 'v> {
                 return Err(problem.to_string().into());
             }
             let values = options.iter().map(|one| self.value(path, one, depth + 1));
-            let values = values.collect::<Result<Vec<String>, Fatal>>()?;
+            let values = values.collect::<Result<Vec<String>, Stop>>()?;
             return Ok(format!("({})", values.join(" | ")));
         }
         if let Some(problem) = schema.get("type").and_then(keywords::unknown_type) {
@@ -183,9 +172,9 @@ impl<'v> Values<'_, 'v> {
             Value::Array(names) => names.iter().filter_map(Value::as_str).collect(),
             _ if schema.get("properties").is_some() => vec!["object"],
             _ => {
-                any_value(self.lark);
+                let any = any_value(self.lark);
                 if keywords::check(schema, &[]).is_ok() {
-                    return Ok(ANY_VALUE.to_string());
+                    return Ok(any);
                 }
                 check_scalars(schema, root)?;
                 values.push(format!("any_list | {ANY_OBJECT}"));
@@ -236,7 +225,7 @@ impl<'v> Values<'_, 'v> {
                     call: None,
                 };
                 let written = self.function.json(self.lark, path, schema, form);
-                Ok(written.map_err(Fatal)?)
+                written.map_err(Stop::All)
             }
         }
     }
@@ -293,10 +282,7 @@ impl<'v> Values<'_, 'v> {
             let path = inside(path, &format!("properties.{key}"));
             let value = match member.schema {
                 Described::By(schema) => self.value(&path, schema, depth + 1)?,
-                Described::Of(_) => {
-                    any_value(self.lark);
-                    ANY_VALUE.to_string()
-                }
+                Described::Of(_) => any_value(self.lark),
             };
             let key = quoted(&written_key(key));
             self.lark.line(&format!("{rule}_{at}: {key} {value}"));

@@ -36,8 +36,8 @@ impl CallGrammar for Llama3Json {
     /// Expression of the rest of a name and of text after it, up to where this differs from a
     /// call's.
     fn other() -> Option<String> {
-        let behind = &llama3_json::PARAMETERS[1..];
-        Some(format!(r#"([^"\\]|\\(?s:.))*"{}"#, differs(behind, "{")))
+        let after = &llama3_json::PARAMETERS[1..];
+        Some(format!(r#"([^"\\]|\\(?s:.))*"{}"#, differs(after, "{")))
     }
 
     fn head(name: &str) -> String {

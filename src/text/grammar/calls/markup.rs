@@ -84,9 +84,9 @@ fn free_argument<T: Tags>(lark: &mut Lark) {
     if lark.has_rule(FREE) {
         return;
     }
-    let (before, behind) = (literal(T::ARGUMENT.0), literal(&value_open::<T>()));
+    let (before, after) = (literal(T::ARGUMENT.0), literal(&value_open::<T>()));
     lark.line(&format!(
-        r#"{FREE}: {before} /[^<>"\n\r]{{1,{UNKNOWN_NAME_CHARS_MAX}}}/ {behind} free_text "\n""#
+        r#"{FREE}: {before} /[^<>"\n\r]{{1,{UNKNOWN_NAME_CHARS_MAX}}}/ {after} free_text "\n""#
     ));
     lark.text_rule("free_text", ANY_TEXT, &value_close::<T>(), T::ARGUMENT.2);
 }
@@ -99,13 +99,13 @@ fn write_argument<'v, T: Tags>(
     function: &Function<'v>,
 ) -> Result<(), String> {
     let name = &argument.name;
-    let place = format!("properties.{name}");
+    let path = format!("properties.{name}");
     let open = quoted(&format!("{}{name}{}", T::ARGUMENT.0, value_open::<T>()));
     let close = quoted(&format!("{}\n", value_close::<T>()));
     let read = function.types(name);
     let (text, json) = match argument.schema {
         Described::By(schema) => {
-            let text = text_part::<T>(lark, &place, schema, function, read)?;
+            let text = text_part::<T>(lark, &path, schema, function, read)?;
             let types = text.as_ref().map(|text| text.json);
             let json = match types {
                 Some(types) if types.unsaid() => None,
@@ -116,7 +116,7 @@ fn write_argument<'v, T: Tags>(
                         of_types: &names,
                         call: None,
                     };
-                    Some(function.json(lark, &place, schema, form)?)
+                    Some(function.json(lark, &path, schema, form)?)
                 }
             };
             (text, json)

@@ -56,7 +56,7 @@ pub fn merged(document: &Value) -> Value {
 /// it.
 fn gathered(schema: &Map<String, Value>) -> Option<Map<String, Value>> {
     let reference = schema.get("$ref")?;
-    told(schema).find(|(name, _)| *name != "$ref")?;
+    restrictions(schema).find(|(name, _)| *name != "$ref")?;
     let mut one = schema.clone();
     one.shift_remove("$ref");
     Some(with_part(one, json!({"$ref": reference})))
@@ -80,11 +80,11 @@ fn together(schema: &Map<String, Value>, root: &Root<'_>) -> Option<Map<String, 
     let others = all.iter().filter(|part| !stands_alone(part)).count();
     // No other keyword counts beside a reference, so it is not merged.
     let refers = all.iter().any(|part| part.contains_key("$ref"));
-    let beside = all.len() > 1 || told(&one).next().is_some();
+    let beside = all.len() > 1 || restrictions(&one).next().is_some();
     if others + usize::from(own) > 1 || (refers && beside) {
         return None;
     }
-    for (keyword, value) in all.into_iter().flat_map(told) {
+    for (keyword, value) in all.into_iter().flat_map(restrictions) {
         add(&mut one, keyword, value)?;
     }
     Some(one)
@@ -134,7 +134,7 @@ fn spread(
 /// of both becomes an entry of `allOf`.
 fn with(mut schema: Map<String, Value>, other: &Map<String, Value>) -> Map<String, Value> {
     let mut rest = Map::new();
-    for (keyword, value) in told(other) {
+    for (keyword, value) in restrictions(other) {
         if add(&mut schema, keyword, value).is_none() {
             rest.insert(keyword.clone(), value.clone());
         }
@@ -170,7 +170,7 @@ fn lifted(schema: &Map<String, Value>) -> Option<Map<String, Value>> {
     let only = |part: &Value| {
         let part = part.as_object()?;
         let keyword = alternatives_of(part)?;
-        (told(part).count() == 1).then(|| (keyword, part[keyword].clone()))
+        (restrictions(part).count() == 1).then(|| (keyword, part[keyword].clone()))
     };
     let mut all = parts.iter().map(only).enumerate();
     let (at, (keyword, options)) = all.find_map(|(at, only)| Some((at, only?)))?;
@@ -185,7 +185,7 @@ fn lifted(schema: &Map<String, Value>) -> Option<Map<String, Value>> {
 fn by_types(schema: &Map<String, Value>) -> Option<Map<String, Value>> {
     let names = keywords::each(schema.get("type")?).iter();
     let names: Option<Vec<&str>> = names.map(Value::as_str).collect();
-    let bound = told(schema).any(|(name, _)| name != "type");
+    let bound = restrictions(schema).any(|(name, _)| name != "type");
     let listed = schema.contains_key("const") || schema.contains_key("enum");
     if !bound || listed || !stands_alone(schema) {
         return None;
@@ -196,10 +196,8 @@ fn by_types(schema: &Map<String, Value>) -> Option<Map<String, Value>> {
         one.insert("type".to_string(), Value::from(name));
         one
     };
-    let silent = schema.iter().filter(|(name, value)| is_silent(name, value));
-    let mut one: Map<String, Value> = silent
-        .map(|(name, value)| (name.clone(), value.clone()))
-        .collect();
+    let mut one = schema.clone();
+    one.retain(|name, value| is_silent(name, value));
     match names?.as_slice() {
         [name] => one.extend(of(name)),
         names => {
@@ -230,13 +228,13 @@ fn are_apart(one: Option<&Value>, other: &Value) -> bool {
 }
 
 /// Keywords of a schema that restrict a value.
-fn told(schema: &Map<String, Value>) -> impl Iterator<Item = (&String, &Value)> {
+fn restrictions(schema: &Map<String, Value>) -> impl Iterator<Item = (&String, &Value)> {
     let all = schema.iter();
     all.filter(|(name, value)| !is_silent(name, value))
 }
 
 fn stands_alone(schema: &Map<String, Value>) -> bool {
-    told(schema).all(|(name, _)| ALONE.contains(&name.as_str()))
+    restrictions(schema).all(|(name, _)| ALONE.contains(&name.as_str()))
 }
 
 /// Adds a keyword of another schema; None where one schema cannot say both.

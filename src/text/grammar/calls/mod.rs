@@ -25,7 +25,7 @@ use super::{Grammar, keywords, limits};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Calls {
     /// Text after one opening tag, up to the closing one.
-    BehindTag,
+    AfterTag,
     /// One call and nothing else.
     One,
     /// One call or several, and nothing else.
@@ -145,7 +145,7 @@ pub fn grammar<S: CallGrammar>(
     }
     let several = format!("call ({} call)*", S::between());
     let forced = match calls {
-        Calls::BehindTag => lark.or_other::<S>("body"),
+        Calls::AfterTag => lark.or_other::<S>("body"),
         Calls::One => "call".to_string(),
         Calls::Several => several,
     };
@@ -157,7 +157,7 @@ pub fn grammar<S: CallGrammar>(
         None => forced,
     };
     lark.line(&format!("start: {start}"));
-    let (open, (before, behind)) = match whole {
+    let (open, (before, after)) = match whole {
         true => (String::new(), ("", "")),
         false => (S::begin(), S::AROUND),
     };
@@ -166,8 +166,8 @@ pub fn grammar<S: CallGrammar>(
         true => "+",
         false => "",
     };
-    let (before, behind) = (literal(before), literal(behind));
-    lark.line(&format!("body: {before} function{repeats} {behind}"));
+    let (before, after) = (literal(before), literal(after));
+    lark.line(&format!("body: {before} function{repeats} {after}"));
     lark.line(&format!("function: {}", functions.join(" | ")));
     Ok(Grammar::Calls {
         lark: lark.text,
@@ -343,15 +343,11 @@ impl<'v> Function<'v> {
     }
 
     fn write<S: CallGrammar>(&self, lark: &mut Lark) -> Result<String, String> {
-        let written = match self.free {
-            true => S::function(lark, self),
-            false => {
-                if let Some(problem) = limits::inexact_number(self.root.value()) {
-                    self.tolerate(lark, problem)?;
-                }
-                S::function(lark, self)
-            }
-        }?;
+        let problem = limits::inexact_number(self.root.value());
+        if let Some(problem) = problem.filter(|_| !self.free) {
+            self.tolerate(lark, problem)?;
+        }
+        let written = S::function(lark, self)?;
         lark.check_size(written.len())?;
         Ok(written)
     }
@@ -487,7 +483,7 @@ pub struct CallSchema {
 }
 
 /// Looks at each schema of a grammar of calls alone, where the compiler does not take all of them
-/// as they are; the grammar without those that it refuses, and with warnings that have a place.
+/// as they are; the grammar without those that it refuses, and with warnings that have a path.
 ///
 /// # Errors
 /// What the compiler does not enforce of a strict function.

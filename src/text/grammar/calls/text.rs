@@ -360,8 +360,8 @@ fn whole_match(pattern: &str) -> Option<String> {
 /// of `pattern` may be, so that other text may precede or follow it.
 fn between(pattern: &str, begin: Edge, end: Edge) -> Option<String> {
     if !signs(pattern).any(|(_, sign, _)| "^$".contains(sign)) {
-        let (before, behind) = (begin.anything(), end.anything());
-        return Some(format!("{before}(?:{pattern}){behind}"));
+        let (before, after) = (begin.anything(), end.anything());
+        return Some(format!("{before}(?:{pattern}){after}"));
     }
     let parts = alternatives(pattern).into_iter();
     let parts: Option<Vec<String>> = parts.map(|one| one_between(one, begin, end)).collect();

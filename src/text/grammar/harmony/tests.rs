@@ -103,8 +103,8 @@ fn calls_that_must_come_are_written_in_either_order() {
     ] {
         let call = format!("{head}<|message|>{{\"a\":1}}");
         assert!(takes(Begin::Header, &call), "{call}");
-        let behind = format!("why<|end|><|start|>assistant{call}");
-        assert!(takes(Begin::Reasoning, &behind), "{behind}");
+        let after = format!("why<|end|><|start|>assistant{call}");
+        assert!(takes(Begin::Reasoning, &after), "{after}");
         assert!(takes(
             Begin::Header,
             &format!("{call}<|end|><|start|>assistant{call}")
@@ -121,7 +121,7 @@ fn calls_that_must_come_are_written_in_either_order() {
 
 #[test]
 fn calls_in_text_are_bound_in_headers_alone() {
-    let grammar = calls(Calls::BehindTag, true);
+    let grammar = calls(Calls::AfterTag, true);
     let takes = |reply: &str| takes(Some(&grammar), Plan::CallsInText, Begin::Header, reply);
     let text = "<|channel|>analysis<|message|> to=functions.g{}<|end|><|start|>assistant";
     assert!(takes(&format!(
@@ -178,12 +178,12 @@ fn an_answer_may_stand_instead_of_calls() {
             reply,
         )
     };
-    let behind = "why<|end|><|start|>assistant";
+    let after = "why<|end|><|start|>assistant";
     assert!(takes(&format!(
-        "{behind}<|channel|>final json<|message|>{{\"a\":1}}"
+        "{after}<|channel|>final json<|message|>{{\"a\":1}}"
     )));
     assert!(takes(&format!(
-        "{behind} to=functions.f<|message|>{{\"a\":1}}"
+        "{after} to=functions.f<|message|>{{\"a\":1}}"
     )));
-    assert!(!takes(&format!("{behind}<|channel|>final<|message|>text")));
+    assert!(!takes(&format!("{after}<|channel|>final<|message|>text")));
 }

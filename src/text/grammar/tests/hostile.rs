@@ -246,7 +246,7 @@ impl Hostile {
     }
 }
 
-/// Compiles grammars, or has them refused; tells how many were taken, and the slowest.
+/// Compiles grammars, or has them refused; returns how many were taken, and the slowest.
 fn run(kind: &str, make: fn(&mut Hostile) -> Grammar) {
     let grammars = grammars();
     let most = limits::COMPILE_TIME * SLOWER;

@@ -105,7 +105,7 @@ impl Range {
         }
     }
 
-    /// Whether the compiler may ask for a zero behind a text: where a bound begins with all of it
+    /// Whether the compiler may ask for a zero after a text: where a bound begins with all of it
     /// and has more decimals, and where a multiple does.
     fn wants_zero(&self, text: &str) -> bool {
         let ends = [self.least, self.most].into_iter().flatten();

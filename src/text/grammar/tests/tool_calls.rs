@@ -86,7 +86,7 @@ fn check<S: CallGrammar>(tools: &[Value], reply: &str) -> usize {
 
 /// Schemas as coding agents' tools have them.
 #[test]
-fn the_keywords_of_a_coding_agents_tools_are_enforced_or_told() {
+fn the_keywords_of_a_coding_agents_tools_are_enforced_or_reported() {
     fn run<S: CallGrammar + Written>(grammars: &Grammars) {
         let mut tool = json!({"type": "function", "function": {"name": "f", "parameters": {
             "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -113,8 +113,12 @@ fn the_keywords_of_a_coding_agents_tools_are_enforced_or_told() {
         let forced = grammars
             .compile(DOMAIN, &calls(&tool, false).unwrap())
             .unwrap();
-        let told = forced.warnings().concat();
-        assert!(told.contains("propertyNames"), "{}: {told}", S::NAME);
+        let reported = forced.warnings().concat();
+        assert!(
+            reported.contains("propertyNames"),
+            "{}: {reported}",
+            S::NAME
+        );
         for reply in random_replies(&forced, S::CLOSE, 30, 5) {
             assert!(reply.starts_with(S::OPEN), "{reply}");
         }
@@ -191,7 +195,7 @@ pub fn forced<S: CallGrammar>(
     grammars.compile(DOMAIN, &grammar).map_err(|error| error.0)
 }
 
-/// Parameters whose member `v` has a schema; what it refers to stays at the same place.
+/// Parameters whose member `v` has a schema; what it refers to stays at the same path.
 pub fn with_member(schema: &Value) -> Value {
     let mut schema = schema.clone();
     let definitions = schema.as_object_mut().and_then(|map| map.remove("$defs"));
@@ -333,7 +337,7 @@ fn pairs() -> Vec<Value> {
 fn pairs_of_keywords_are_enforced_in_arguments_as_in_answers() {
     const REPLIES: usize = if cfg!(debug_assertions) { 1 } else { 8 };
     fn run<S: CallGrammar + Written>(grammars: &Grammars) {
-        let (mut held, mut refused) = (0, Vec::new());
+        let (mut enforced, mut refused) = (0, Vec::new());
         // Others write arguments as these do, or leave them to the compiler of answers.
         let all = matches!(S::NAME, "gemma" | "qwen3_coder");
         let pairs = pairs().into_iter().enumerate();
@@ -341,17 +345,20 @@ fn pairs_of_keywords_are_enforced_in_arguments_as_in_answers() {
             let answer = grammars.compile(DOMAIN, &json_grammar(schema.clone()));
             let parameters = with_member(&schema);
             let strict = forced::<S>(grammars, &parameters, true);
-            // Both are written alike: some of them show that nothing is told.
-            let told = (at % 5 == 0).then(|| {
+            // Both are written alike: some of them show that nothing is reported.
+            let reported = (at % 5 == 0).then(|| {
                 let loose = forced::<S>(grammars, &parameters, false).unwrap();
                 loose.warnings().join("; ")
             });
-            let silent = told.as_ref().is_none_or(String::is_empty);
+            let silent = reported.as_ref().is_none_or(String::is_empty);
             if answer.is_ok() && (strict.is_err() || !silent) {
-                refused.push(format!("{schema}: {:?}, {told:?}", strict.as_ref().err()));
+                refused.push(format!(
+                    "{schema}: {:?}, {reported:?}",
+                    strict.as_ref().err()
+                ));
             }
             let Ok(compiled) = strict else { continue };
-            held += 1;
+            enforced += 1;
             let tools = tool(&parameters, true);
             let mut random = Random::new(at as u64);
             for _ in 0..REPLIES {
@@ -366,16 +373,16 @@ fn pairs_of_keywords_are_enforced_in_arguments_as_in_answers() {
             }
         }
         assert!(refused.is_empty(), "{}: {}", S::NAME, refused.join("\n"));
-        assert!(held > 10, "{}: {held}", S::NAME);
+        assert!(enforced > 10, "{}: {enforced}", S::NAME);
     }
     for_each_syntax!(run(&grammars()));
 }
 
-/// Parts of a tool that is not strict that cannot be enforced are told, and the request served.
+/// Parts of a tool that is not strict that cannot be enforced are reported: the request is served.
 #[test]
-fn what_is_not_enforced_is_told_with_its_place_or_refused_once() {
+fn what_is_not_enforced_is_reported_with_its_path_or_refused_once() {
     fn run<S: CallGrammar + Written>(grammars: &Grammars) {
-        for (schema, told) in [
+        for (schema, reported) in [
             (
                 json!({"type": "string", "pattern": "^(?=a)b"}),
                 "look-around",
@@ -422,7 +429,7 @@ fn what_is_not_enforced_is_told_with_its_place_or_refused_once() {
             let lenient = lenient.unwrap_or_else(|error| panic!("{}: {schema}: {error}", S::NAME));
             let warnings = lenient.warnings().join("\n");
             assert!(
-                warnings.contains(told),
+                warnings.contains(reported),
                 "{}: {schema}: {warnings:?}",
                 S::NAME
             );
@@ -432,14 +439,14 @@ fn what_is_not_enforced_is_told_with_its_place_or_refused_once() {
                 S::NAME
             );
             let refused = forced::<S>(grammars, &parameters, true).unwrap_err();
-            assert!(refused.contains(told), "{}: {schema}: {refused}", S::NAME);
-            let places = refused.matches("properties.v").count();
-            let free = matches!(S::NAME, "hermes" | "llama3_json" | "mistral");
             assert!(
-                places == 1 || (free && places == 0),
-                "{}: {refused}",
+                refused.contains(reported),
+                "{}: {schema}: {refused}",
                 S::NAME
             );
+            let paths = refused.matches("properties.v").count();
+            let free = matches!(S::NAME, "hermes" | "llama3_json" | "mistral");
+            assert!(paths == 1 || (free && paths == 0), "{}: {refused}", S::NAME);
         }
     }
     for_each_syntax!(run(&grammars()));
@@ -577,12 +584,12 @@ fn an_answer_of_json_may_stand_where_calls_do() {
     for_each_syntax!(run(&grammars()));
 }
 
-/// Text that begins like a call is told from calls where they differ.
+/// Text that begins like a call is distinguished from calls where they differ.
 #[test]
 fn what_opens_a_call_without_a_mark_may_be_text() {
     let tools = tool(&json!({"type": "object"}), true);
-    let behind = grammar::<Llama3Json>(&tools, Calls::BehindTag, true, None).unwrap();
-    let behind = grammars().compile(DOMAIN, &behind).unwrap();
+    let after = grammar::<Llama3Json>(&tools, Calls::AfterTag, true, None).unwrap();
+    let after = grammars().compile(DOMAIN, &after).unwrap();
     for (text, taken) in [
         (r#"f", "parameters": {}}"#, true),
         (r#"g", "parameters": {"#, false),
@@ -595,19 +602,21 @@ fn what_opens_a_call_without_a_mark_may_be_text() {
         ("f\"\n", true),
         (r#"f", "param:"#, true),
     ] {
-        assert_eq!(accepts(&behind, text), taken, "{text}");
+        assert_eq!(accepts(&after, text), taken, "{text}");
         let text = format!("{}{text}", Llama3Json::FORMAL);
         let mut parser = ToolParser::of::<Llama3Json>(ToolSchemas::new(&tools), false);
         parser = parser.forgiving(false);
-        let mut told = Vec::new();
-        parser.push(&text, &mut told);
-        parser.finish(false, &mut told);
-        let called = told.iter().any(|delta| !matches!(delta, Delta::Content(_)));
-        assert_eq!(called, text.ends_with("{}}"), "{told:?}");
+        let mut deltas = Vec::new();
+        parser.push(&text, &mut deltas);
+        parser.finish(false, &mut deltas);
+        let called = deltas
+            .iter()
+            .any(|delta| !matches!(delta, Delta::Content(_)));
+        assert_eq!(called, text.ends_with("{}}"), "{deltas:?}");
     }
 }
 
-/// The grammar and the reader know of a member by the same places, and types that differ between
+/// The grammar and the reader know of a member by the same paths, and types that differ between
 /// alternatives are told apart.
 #[test]
 fn a_member_is_written_as_it_is_read_wherever_the_schema_speaks_of_it() {

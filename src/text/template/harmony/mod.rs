@@ -2,7 +2,7 @@
 //! checkpoint is needed.
 //!
 //! Instructions of the client and its tools stand in a message of the developer; the system's is
-//! fixed but for a few variables. Reasoning stays in the prompt only behind the last final answer,
+//! fixed but for a few variables. Reasoning stays in the prompt only after the last final answer,
 //! as it does while tools are called. No date is written unless a request sets one: a prompt that
 //! changes with the day is found in no cache.
 //!
@@ -152,10 +152,10 @@ fn is_final(message: &Value) -> bool {
     message["role"] == "assistant" && calls(message).is_empty() && !content(message).is_empty()
 }
 
-/// Messages behind the head of the conversation.
+/// Messages after the head of the conversation.
 struct History<'c> {
     thinks: bool,
-    /// The first message behind the last final answer.
+    /// The first message after the last final answer.
     running: usize,
     /// Names of the functions by the ids of their calls.
     calls: HashMap<&'c str, &'c str>,

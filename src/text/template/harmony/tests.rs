@@ -47,13 +47,13 @@ fn a_running_tool_loop_goes_on_with_what_was_generated() {
         "tool_calls": [call]});
     let result = json!({"role": "tool", "tool_call_id": "c1", "content": "2"});
     let before = rendered(json!([user]), |_| {});
-    let behind = rendered(json!([user, said, result]), |_| {});
+    let after = rendered(json!([user, said, result]), |_| {});
     let generated = "<|channel|>analysis<|message|>I think.<|end|><|start|>assistant\
         <|channel|>commentary<|message|>I look.<|end|>\
         <|start|>assistant to=functions.f<|channel|>commentary json<|message|>{\"a\":1}<|call|>";
     let result = "<|start|>functions.f to=assistant<|channel|>commentary<|message|>2<|end|>";
     assert_eq!(
-        behind,
+        after,
         format!("{before}{generated}{result}<|start|>assistant")
     );
 }

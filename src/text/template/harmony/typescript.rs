@@ -98,7 +98,7 @@ fn nullable(schema: &Value, indent: &str, out: &mut String) {
     }
 }
 
-/// Comment behind an alternative.
+/// Comment after an alternative.
 fn comment(description: Option<&str>, schema: &Value, out: &mut String) {
     let default = default(schema);
     let parts: Vec<&str> = description.into_iter().chain(default.as_deref()).collect();

@@ -33,7 +33,7 @@ pub struct Header<'h> {
     pub recipient: Option<&'h str>,
     /// The author is not the assistant.
     pub foreign: bool,
-    /// Text that belongs to none of these: of a message without the mark behind its header.
+    /// Text that belongs to none of these: of a message without the mark after its header.
     pub rest: &'h str,
 }
 
@@ -75,7 +75,7 @@ fn word(text: &str) -> &str {
     text.split(ends).next().unwrap_or_default()
 }
 
-/// Behind the role or the channel.
+/// After the role or the channel.
 fn rest(text: &str) -> &str {
     let text = match channel(text) {
         Some((_, end)) => &text[end..],

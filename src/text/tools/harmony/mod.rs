@@ -20,7 +20,7 @@ use super::markup::named;
 use super::{End, Opening, Sink, Step, Syntax};
 use crate::tokenizer::Tokenizer;
 
-/// Around a message of reasoning, from behind its author on.
+/// Around a message of reasoning, from after its author on.
 pub const REASONING: (&str, &str) = ("<|channel|>analysis<|message|>", "<|end|>");
 /// Before the name of a function, as the recipient of a message.
 pub const FUNCTIONS: &str = "functions.";

@@ -154,12 +154,12 @@ impl HarmonyReader {
     }
 
     fn head(&mut self, text: &str, out: &mut Vec<Delta>) {
-        let room = HEADER_BYTES_MAX - self.pending.len();
-        let (head, behind) = text.split_at(text.floor_char_boundary(room));
+        let capacity = HEADER_BYTES_MAX - self.pending.len();
+        let (head, after) = text.split_at(text.floor_char_boundary(capacity));
         self.pending.push_str(head);
-        if !behind.is_empty() {
+        if !after.is_empty() {
             self.say_rest(out);
-            self.say(behind, out);
+            self.say(after, out);
         }
     }
 

@@ -2,7 +2,7 @@ use super::*;
 use crate::reply::Delta;
 use crate::tools::ToolParser;
 use crate::tools::tests::{calls, content, schemas, streamed};
-use serde_json::json;
+use serde_json::{Value, json};
 
 const CALL: &str = r#"{"name": "edit", "parameters": {"path": "a"}}"#;
 
@@ -43,7 +43,7 @@ fn a_call_may_be_written_in_several_ways() {
 }
 
 #[test]
-fn what_separates_calls_is_not_told() {
+fn what_separates_calls_is_not_passed_on() {
     for between in ["", ";", "; ", " ; ", "\n", ";\n", " ", "\n\n"] {
         let text = format!("{CALL}{between}{CALL}");
         let twice = [one(), one()].concat();
@@ -84,14 +84,14 @@ fn text_that_is_no_call_is_not_held_back() {
         "{ x",
     ] {
         let mut parser = ToolParser::of::<Llama3Json>(schemas(), false);
-        let mut told = Vec::new();
-        parser.push(text, &mut told);
-        assert_eq!(told, [content(text)]);
+        let mut deltas = Vec::new();
+        parser.push(text, &mut deltas);
+        assert_eq!(deltas, [content(text)]);
     }
 }
 
 #[test]
-fn a_call_behind_json_that_is_none_is_read() {
+fn a_call_after_json_that_is_none_is_read() {
     let text = format!("As {{\"a\": \"}}\"}}:\n{CALL}");
     assert_eq!(read(&text), (one(), "As {\"a\": \"}\"}:".to_string()));
 }
@@ -107,19 +107,19 @@ fn without_slips_the_form_of_the_template_counts_alone() {
         (r#"{"calls": [{"name": "edit", "parameters": {}}]}"#, 0),
     ] {
         let mut parser = ToolParser::of::<Llama3Json>(schemas(), false).forgiving(false);
-        let mut told = Vec::new();
-        parser.push(text, &mut told);
-        parser.finish(false, &mut told);
+        let mut deltas = Vec::new();
+        parser.push(text, &mut deltas);
+        parser.finish(false, &mut deltas);
         assert_eq!(parser.completed(), calls, "{text}");
-        assert!(calls == 1 || told == [content(text)], "{told:?}");
+        assert!(calls == 1 || deltas == [content(text)], "{deltas:?}");
     }
 }
 
 #[test]
 fn a_cut_reply_keeps_a_brace_at_its_end() {
     let mut parser = ToolParser::of::<Llama3Json>(schemas(), false);
-    let mut told = Vec::new();
-    parser.push("fn main() {", &mut told);
-    parser.finish(true, &mut told);
-    assert_eq!(told, [content("fn main() {")]);
+    let mut deltas = Vec::new();
+    parser.push("fn main() {", &mut deltas);
+    parser.finish(true, &mut deltas);
+    assert_eq!(deltas, [content("fn main() {")]);
 }

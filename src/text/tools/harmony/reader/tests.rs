@@ -68,7 +68,7 @@ fn call(index: usize, name: &str, json: &str) -> [Delta; 2] {
 }
 
 #[test]
-fn each_channel_is_told_as_what_it_is() {
+fn each_channel_is_passed_on_as_what_it_is() {
     let text = "<|channel|>analysis<|message|>I think.<|end|>\
         <|start|>assistant<|channel|>commentary<|message|>I look.<|end|>\
         <|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json\
@@ -166,7 +166,7 @@ fn texts_of_several_messages_are_apart() {
 }
 
 #[test]
-fn a_header_that_is_cut_is_not_told_and_text_is() {
+fn a_header_that_is_cut_is_not_passed_on_and_text_is() {
     let cut = |text: &str| {
         read_by(
             HarmonyReader::new(Begin::Header, Some(schemas()), false),
@@ -183,7 +183,7 @@ fn a_header_that_is_cut_is_not_told_and_text_is() {
 }
 
 #[test]
-fn one_call_leaves_nothing_behind_it() {
+fn one_call_leaves_nothing_after_it() {
     let text = "<|channel|>commentary to=functions.f<|message|>{}<|end|>\
         <|start|>assistant<|channel|>final<|message|>b<|end|>";
     let reader = HarmonyReader::new(Begin::Header, Some(schemas()), true);
@@ -200,7 +200,7 @@ fn a_prompt_may_have_opened_the_reasoning() {
 
 /// Replies of any marks and texts, in any pieces.
 #[test]
-fn the_cut_of_a_text_never_changes_what_is_told() {
+fn the_cut_of_a_text_never_changes_what_is_passed_on() {
     let words = [
         "assistant",
         "analysis",
