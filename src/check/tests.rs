@@ -169,7 +169,7 @@ impl Trial for Told {
     }
 
     fn chooser(&mut self, _: &Rule) -> (Draw, Chooser) {
-        unreachable!("the CPU ranks nothing, so that it guesses nothing")
+        unreachable!("the CPU ranks nothing, so that it drafts nothing")
     }
 }
 

@@ -339,7 +339,7 @@ pub fn draft<B: Runs>(
     };
     let residual = &s.stream.residual;
     ops.lm_head(residual, &prediction.norm, model.head(), batch, ends);
-    ops.guess(&predicted.logits, from == Hidden::OfWanted);
+    ops.draft(&predicted.logits, from == Hidden::OfWanted);
 }
 
 /// Ranks what a prediction left in `s.predicted.logits`, if the backend ranks rows.

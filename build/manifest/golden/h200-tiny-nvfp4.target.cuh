@@ -164,6 +164,11 @@ struct DeltaNet {
   static constexpr int kThreads = 256;
 };
 
+// Kernel `rows_f32` of `draft`.
+struct Draft {
+  static constexpr int kThreads = 128;
+};
+
 // Kernel `rows_f32` of `embed`.
 struct Embed {
   static constexpr int kThreads = 256;
@@ -191,11 +196,6 @@ struct GatedLinearAdd {
 
 // Kernel `heads_f32` of `gated_rms_norm`.
 struct GatedRmsNorm {
-  static constexpr int kThreads = 128;
-};
-
-// Kernel `rows_f32` of `guess`.
-struct Guess {
   static constexpr int kThreads = 128;
 };
 

@@ -131,6 +131,11 @@ kernel = "heads_f32"
 threads = 256
 why = "eight lanes have a column of the state, 32 columns at once come from shared memory"
 
+[hardware.op.draft]
+kernel = "rows_f32"
+threads = 128
+why = "a warp a row: few rows, one block or two"
+
 [hardware.op.embed]
 kernel = "rows_f32"
 threads = 256
@@ -160,11 +165,6 @@ why = "heads are normed and gated as they are rounded for `linear_add`; few rows
 kernel = "heads_f32"
 threads = 128
 why = "a warp per head, four heads a block"
-
-[hardware.op.guess]
-kernel = "rows_f32"
-threads = 128
-why = "a warp a row: few rows, one block or two"
 
 [hardware.op.linear]
 kernel = "panels_f16"

@@ -359,7 +359,7 @@ mod tests {
 
     /// Ops of a device beside those of a forward pass: what draws drafts, loads weights, and
     /// measures.
-    const BESIDE: [&str; 4] = ["accept", "guess", "pack", "read_bytes"];
+    const BESIDE: [&str; 4] = ["accept", "draft", "pack", "read_bytes"];
 
     fn model() -> PathBuf {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../src/model")
