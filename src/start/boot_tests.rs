@@ -9,8 +9,8 @@ use std::time::Instant;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::*;
+use engine::fair_queue::Source;
 use engine::request::{Admitted, Event, Request, Sampling};
-use engine::turns::Source;
 use host::testing::Folder;
 use model::backend::cpu::Cpu;
 use model::weights::WeightsError;
