@@ -153,7 +153,7 @@ impl Probe for Cuda {
 
 impl<A: Launchers> ProbeAttention<A> for Cuda {
     fn kept(&mut self, cache: &KvCache<A>) -> Result<Vec<f32>, DeviceError> {
-        let all = cache.place.pool.download(&self.queue.stream);
+        let all = cache.region.pool.download(&self.queue.stream);
         let all = all.map_err(refused)?;
         let wide = all.as_chunks().0.iter();
         let wide = wide.map(|of| f32::from_bits(u32::from(u16::from_ne_bytes(*of)) << 16));

@@ -19,7 +19,7 @@ use step::ranking::weight_of;
 use super::session::{most_likely, window_ring};
 use super::text_check::TEXT_IS_WHOLE;
 use model::backend::cpu::{Cpu, Tensor};
-use model::{Layer, Loader, Memory, Part, ROUTED, ROUTER_LOGITS, Runner, Runs, Scratch};
+use model::{HookPoint, Layer, Loader, Memory, ROUTED, ROUTER_LOGITS, Runner, Runs, Scratch};
 
 /// Most tokens that are compared: enough to visit every expert of a layer of 256 and to cross pages
 /// and cells. Builds that run a beginning of the start's text compare fewer.
@@ -267,7 +267,7 @@ impl Trace {
         runner.step_watched(&[rows], |taker, part| {
             taker.take(|s| &s.stream.residual, HIDDEN, &mut self.states[state])?;
             state += 1;
-            if part == Part::FeedForward {
+            if part == HookPoint::FeedForward {
                 taker.take_router(&mut self.routers[layer])?;
                 layer += 1;
             }
@@ -302,11 +302,11 @@ impl<'a> Far<'a> {
             runner.step_watched(&[rows], |taker, part| {
                 let layout = Layout::whole();
                 let of_layer = |layer: usize| layout.has(Role::Key, Site::Layer(layer));
-                if part == Part::Mixer && of_layer(layer) {
+                if part == HookPoint::Mixer && of_layer(layer) {
                     taker.take(|s| &s.stream.residual, HIDDEN, &mut states[layer][1])?;
                 }
-                layer += usize::from(part == Part::FeedForward);
-                if part != Part::Mixer && of_layer(layer) {
+                layer += usize::from(part == HookPoint::FeedForward);
+                if part != HookPoint::Mixer && of_layer(layer) {
                     taker.take(|s| &s.stream.residual, HIDDEN, &mut states[layer][0])?;
                 }
                 Ok(())

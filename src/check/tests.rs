@@ -18,7 +18,7 @@ use model::target::{
 };
 use model::testing::{parts, runner};
 use model::weights::{self, LAYER_GROWTH};
-use model::{Part, Plan, Runner, Taker};
+use model::{HookPoint, Plan, Runner, Taker};
 use step::executor::{BlockTable, Draw, Executor, PageId, SeqRows, Slot, States, TokenId};
 
 /// A sequence by hand: any slot, any pages.
@@ -336,7 +336,7 @@ fn rows_out_of_range_are_refused() {
 
 /// Hidden states after a part of the forward pass.
 struct Left {
-    part: Part,
+    part: HookPoint,
     /// Hidden states.
     states: Vec<f32>,
     /// Whether a router's logits are there.
@@ -382,7 +382,7 @@ fn a_layer_adds_by_the_blocks_that_it_has_alone() {
         assert_eq!(adds, block.is_some(), "{site:?} {:?}", pair[1].part);
         let routes = block.is_some_and(|block| block.name() == "moe");
         assert!(!routes || pair[1].routed, "{site:?}");
-        let feeds = pair[1].part == Part::FeedForward;
+        let feeds = pair[1].part == HookPoint::FeedForward;
         assert!(!feeds || pair[1].routed == routes, "{site:?}");
     }
 }
@@ -438,7 +438,7 @@ fn mlp(x: &[f32], norm: &[f32], [gate, up, down]: [&[f32]; 3]) -> Vec<f64> {
 #[test]
 fn layers_of_a_drawn_checkpoint_add_little_to_the_hidden_state() {
     let left = left_of_parts(&weights::open_seeded(Arc::default()));
-    let whole = left.iter().filter(|left| left.part != Part::Mixer);
+    let whole = left.iter().filter(|left| left.part != HookPoint::Mixer);
     let states: Vec<_> = whole.map(|left| &left.states).collect();
     for (layer, pair) in states.windows(2).enumerate() {
         let added = pair[0]

@@ -531,7 +531,7 @@ macro_rules! each_mlp {
 }
 pub use each_mlp;
 impl crate::backend::cuda::Launchers for Full {
-    const PLACE: usize = 0;
+    const INDEX: usize = 0;
     const ATTEND: ffi::ops::Launcher<ffi::ops::atlas_attend_launcher> = ffi::ops::atlas_attend;
     const ATTENTION: ffi::ops::Launcher<ffi::ops::atlas_attention_launcher> = ffi::ops::atlas_attention;
     const STORE_KV: ffi::ops::Launcher<ffi::ops::atlas_store_kv_launcher> = ffi::ops::atlas_store_kv;

@@ -123,7 +123,7 @@ fn turned<A: shapes::Attention>(
     let plain = plain.iter().map(|&x| f64::from(x));
     let mut head: Vec<f64> = plain.chain(norm(normed, weight)).collect();
     for pair in 0..A::PAIRS {
-        let (cos, sin) = A::ROPE.turn(position, pair, A::ROTARY_DIM);
+        let (cos, sin) = A::ROPE.rotation(position, pair, A::ROTARY_DIM);
         let (cos, sin) = (f64::from(cos), f64::from(sin));
         let (low, high) = (head[pair], head[pair + A::PAIRS]);
         head[pair] = low * cos - high * sin;

@@ -13,7 +13,7 @@ const LINES: usize = (256 << 20) / LINE;
 /// Reads start at a multiple of this many lines.
 const PIECE: usize = 4;
 /// Bytes whose reading keeps the device busy while the host queues a step: some 15 ms on an H200.
-const HELD: u64 = 64 << 30;
+const OCCUPYING_BYTES: u64 = 64 << 30;
 
 pub struct DeviceClock {
     device: Device,
@@ -46,8 +46,8 @@ impl Clock for DeviceClock {
         ffi::buffer_bytes(self.lines.bytes())
     }
 
-    fn hold(&mut self) -> Result<(), DeviceError> {
-        self.read_bytes(HELD)
+    fn occupy(&mut self) -> Result<(), DeviceError> {
+        self.read_bytes(OCCUPYING_BYTES)
     }
 
     fn mark(&mut self) -> Result<Event, DeviceError> {
