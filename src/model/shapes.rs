@@ -336,8 +336,8 @@ pub trait Experts: Send + Sync + 'static {
     const INPUTS: usize = Self::ACTIVATION.inputs();
     /// Experts of a layer, the shared one last.
     const ALL: usize = Self::COUNT + Self::HAS_SHARED;
-    /// Experts that a row visits, the shared one last.
-    const TURNS: usize = Self::PER_TOKEN + Self::HAS_SHARED;
+    /// Experts that a row is assigned to, the shared one last.
+    const ASSIGNED: usize = Self::PER_TOKEN + Self::HAS_SHARED;
     /// 1 if there is a shared expert, else 0.
     const HAS_SHARED: usize = if Self::SHARED > 0 { 1 } else { 0 };
     /// Width of the router's logits: of every expert whose weight they decide.

@@ -216,13 +216,13 @@ impl<A: Launchers> Attend<A> for Cuda {
             others,
         } = step.tiles(A::INDEX);
         out.rounded = ATTEND_ROUNDS && cells.count > 0;
-        let places = match step.one_by_one {
+        let partial_rows = match step.one_by_one {
             few @ ..=FEW_ROWS => few,
             _ => 0,
         };
         let sinks = sinks_of::<A>(sinks);
         // SAFETY: shapes are checked; `Batch` has checked pages and positions; `partial` and
-        // `arrived` have room for `places` of them, the splits of FEW_ROWS.
+        // `arrived` have memory for `partial_rows` of them, the splits of FEW_ROWS.
         self.queue.launch("attend", |stream| unsafe {
             (A::ATTEND)(
                 q.as_ptr(),
@@ -240,7 +240,7 @@ impl<A: Launchers> Attend<A> for Cuda {
                 count(q.rows),
                 count(cells.count),
                 count(cell_tokens),
-                count(places),
+                count(partial_rows),
                 count(others.count),
                 out.rounded.into(),
                 stream,
