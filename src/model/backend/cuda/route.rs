@@ -114,7 +114,7 @@ pub struct Routing {
 
 impl Cuda {
     /// Allocates buffers for the experts of a layer, of `gate_up` and `down` bytes each.
-    pub fn experts_room(
+    pub fn experts_memory(
         &self,
         storage: Storage,
         [gate_up, down]: [usize; 2],
@@ -168,7 +168,7 @@ impl Route<Moe> for Cuda {
         });
         let wanted: Vec<_> = wanted.collect();
         let bytes = [wanted[0].bytes(), wanted[1].bytes()];
-        let mut experts = self.experts_room(storage, bytes)?;
+        let mut experts = self.experts_memory(storage, bytes)?;
         self.load(&wanted, &mut [&mut experts.gate_up, &mut experts.down])?;
         self.matrix_bytes += (experts.gate_up.bytes() + experts.down.bytes()) as u64;
         Ok(experts)
