@@ -19,7 +19,7 @@ use step::ranking::weight_of;
 use super::session::{most_likely, window_ring};
 use super::text_check::TEXT_IS_WHOLE;
 use model::backend::cpu::{Cpu, Tensor};
-use model::{Layer, Loader, Memory, Part, ROUTED, ROUTER_LOGITS, Runner, Runs, Scratch};
+use model::{HookPoint, Layer, Loader, Memory, ROUTED, ROUTER_LOGITS, Runner, Runs, Scratch};
 
 /// Most tokens that are compared: enough to visit every expert of a layer of 256 and to cross pages
 /// and cells. Builds that run a beginning of the start's text compare fewer.
@@ -193,14 +193,14 @@ pub enum OracleError {
 }
 
 /// Compares the idle model of `runner` with `reference`'s model of the weights of `checkpoint`,
-/// over the first [`ORACLE_TOKENS`] of `tokens`. `tell` gets each layer as it is compared, and the
+/// over the first [`ORACLE_TOKENS`] of `tokens`. `on_layer` gets each compared layer, and the
 /// seconds that it took.
 pub fn oracle<B: Runs>(
     runner: &mut Runner<B>,
     reference: Cpu,
     checkpoint: &Checkpoint,
     tokens: &[TokenId],
-    mut tell: impl FnMut(&LayerFinding, f64),
+    mut on_layer: impl FnMut(&LayerFinding, f64),
 ) -> Result<OracleReport, OracleError> {
     let far = &tokens[..tokens.len().min(FAR_TOKENS)];
     let tokens = &tokens[..tokens.len().min(ORACLE_TOKENS)];
@@ -213,7 +213,7 @@ pub fn oracle<B: Runs>(
         let begun = Instant::now();
         let found = cpu.layer(checkpoint, layer, &device, &far)?;
         layers_failed += usize::from(!found.passed());
-        tell(&found, begun.elapsed().as_secs_f64());
+        on_layer(&found, begun.elapsed().as_secs_f64());
     }
     let ends = cpu.head(checkpoint, tokens, &device)?;
     Ok(OracleReport {
@@ -267,7 +267,7 @@ impl Trace {
         runner.step_watched(&[rows], |taker, part| {
             taker.take(|s| &s.stream.residual, HIDDEN, &mut self.states[state])?;
             state += 1;
-            if part == Part::FeedForward {
+            if part == HookPoint::FeedForward {
                 taker.take_router(&mut self.routers[layer])?;
                 layer += 1;
             }
@@ -302,11 +302,11 @@ impl<'a> Far<'a> {
             runner.step_watched(&[rows], |taker, part| {
                 let layout = Layout::whole();
                 let of_layer = |layer: usize| layout.has(Role::Key, Site::Layer(layer));
-                if part == Part::Mixer && of_layer(layer) {
+                if part == HookPoint::Mixer && of_layer(layer) {
                     taker.take(|s| &s.stream.residual, HIDDEN, &mut states[layer][1])?;
                 }
-                layer += usize::from(part == Part::FeedForward);
-                if part != Part::Mixer && of_layer(layer) {
+                layer += usize::from(part == HookPoint::FeedForward);
+                if part != HookPoint::Mixer && of_layer(layer) {
                     taker.take(|s| &s.stream.residual, HIDDEN, &mut states[layer][0])?;
                 }
                 Ok(())

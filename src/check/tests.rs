@@ -18,7 +18,7 @@ use model::target::{
 };
 use model::testing::{parts, runner};
 use model::weights::{self, LAYER_GROWTH};
-use model::{Part, Plan, Runner, Taker};
+use model::{HookPoint, Plan, Runner, Taker};
 use step::executor::{BlockTable, Draw, Executor, PageId, SeqRows, Slot, States, TokenId};
 
 /// A sequence by hand: any slot, any pages.
@@ -94,7 +94,7 @@ fn the_rules_of_a_self_test_hold() {
         steps: 1,
         cuts: 2,
     };
-    let mut trial = Told {
+    let mut trial = Recorder {
         random: Random::seeded(5),
         done: 0,
         found: Vec::new(),
@@ -107,11 +107,11 @@ fn the_rules_of_a_self_test_hold() {
 }
 
 /// Each layer's part of what is saved is needed, the prediction layer's and the convolution's tail
-/// among them: with zeros in its place other bits come.
+/// among them: with zeros instead of it other bits come.
 #[test]
 fn what_is_saved_of_a_sequence_has_every_layer() {
     let Some(mut runner) = runner(1) else { return };
-    let mut trial = Told {
+    let mut trial = Recorder {
         random: Random::seeded(9),
         done: 0,
         found: Vec::new(),
@@ -120,12 +120,12 @@ fn what_is_saved_of_a_sequence_has_every_layer() {
     moves::take_host_memory(&mut runner).unwrap();
     let wanted = moved.left(&mut runner).unwrap();
     let (begun, len) = moved.saved(&mut runner).unwrap();
-    let kept = runner.host_memory(0..len).to_vec();
+    let saved = runner.host_memory(0..len).to_vec();
     let mut goes_on = |parts: &[(usize, &Range<usize>)]| {
-        let room = runner.host_memory(0..len);
-        room.copy_from_slice(&kept);
+        let memory = runner.host_memory(0..len);
+        memory.copy_from_slice(&saved);
         let spoil =
-            |(piece, part): &(usize, &Range<usize>)| room[*piece..][(*part).clone()].fill(0);
+            |(piece, part): &(usize, &Range<usize>)| memory[*piece..][(*part).clone()].fill(0);
         parts.iter().for_each(spoil);
         moved.restored(&mut runner, &begun).unwrap() == wanted
     };
@@ -147,14 +147,14 @@ fn what_is_saved_of_a_sequence_has_every_layer() {
     }
 }
 
-/// Findings of a trial of rules.
-struct Told {
+/// Trial of rules that records its findings.
+struct Recorder {
     random: Random,
     done: usize,
     found: Vec<Tried>,
 }
 
-impl Trial for Told {
+impl Trial for Recorder {
     fn below(&mut self, end: usize) -> usize {
         self.random.below(end)
     }
@@ -169,7 +169,7 @@ impl Trial for Told {
     }
 
     fn chooser(&mut self, _: &Rule) -> (Draw, Chooser) {
-        unreachable!("the CPU ranks nothing, so that it guesses nothing")
+        unreachable!("the CPU ranks nothing, so that it drafts nothing")
     }
 }
 
@@ -336,7 +336,7 @@ fn rows_out_of_range_are_refused() {
 
 /// Hidden states after a part of the forward pass.
 struct Left {
-    part: Part,
+    part: HookPoint,
     /// Hidden states.
     states: Vec<f32>,
     /// Whether a router's logits are there.
@@ -393,7 +393,7 @@ fn a_layer_adds_by_the_blocks_that_it_has_alone() {
         assert_eq!(adds, block.is_some(), "{site:?} {:?}", pair[1].part);
         let routes = block.is_some_and(|block| block.name() == "moe");
         assert!(!routes || pair[1].routed, "{site:?}");
-        let feeds = pair[1].part == Part::FeedForward;
+        let feeds = pair[1].part == HookPoint::FeedForward;
         assert!(!feeds || pair[1].routed == routes, "{site:?}");
     }
 }
@@ -479,7 +479,7 @@ fn mlp(x: &[f32], norm: &[f32], [gate, up, down]: [&[f32]; 3]) -> Vec<f64> {
 #[test]
 fn layers_of_a_drawn_checkpoint_add_little_to_the_hidden_state() {
     let left = left_of_parts(&weights::open_seeded(Arc::default()));
-    let whole = left.iter().filter(|left| left.part != Part::Mixer);
+    let whole = left.iter().filter(|left| left.part != HookPoint::Mixer);
     let states: Vec<_> = whole.map(|left| &left.states).collect();
     for (layer, pair) in states.windows(2).enumerate() {
         let added = pair[0]

@@ -52,7 +52,7 @@ pub struct Connect {
 pub const URL_DEFAULT: &str = "http://127.0.0.1:8000";
 /// Stand-in for a key where none is asked for: clients insist on one.
 const NO_KEY: &str = "none";
-/// Tokens of the context that clients are told to leave for a reply.
+/// Tokens of the context that clients are configured to leave for a reply.
 const OUTPUT_TOKENS: usize = target::MAX_CONTEXT / 4;
 /// Variable from which Codex takes the key.
 const CODEX_KEY: &str = "ATLAS_KEY";
@@ -243,7 +243,7 @@ mod tests {
             codex["model_providers"]["atlas"]["base_url"].as_str(),
             Some("http://host:9/v1")
         );
-        for (client, place) in [
+        for (client, pointer) in [
             (Client::Opencode, "/provider/atlas/options/baseURL"),
             (Client::Qwen, "/modelProviders/openai/0/baseUrl"),
             (
@@ -254,7 +254,7 @@ mod tests {
             let text = settings::of(&of(client));
             let [from, to] = [text.find("\n{").unwrap(), text.rfind('}').unwrap()];
             let value: serde_json::Value = serde_json::from_str(&text[from..=to]).unwrap();
-            assert_eq!(value.pointer(place).unwrap(), "http://host:9/v1");
+            assert_eq!(value.pointer(pointer).unwrap(), "http://host:9/v1");
         }
     }
 
@@ -279,17 +279,17 @@ mod tests {
             Client::Aider,
             Client::Continue,
         ] {
-            let told = settings::of(&of(client));
-            assert!(told.contains(&context), "{client:?}");
+            let shown = settings::of(&of(client));
+            assert!(shown.contains(&context), "{client:?}");
         }
         let (_, variables, arguments) = start(&of(Client::Claude)).unwrap();
-        let told = ("CLAUDE_CODE_MAX_CONTEXT_TOKENS", context);
-        assert!(variables.contains(&told));
+        let stated = ("CLAUDE_CODE_MAX_CONTEXT_TOKENS", context);
+        assert!(variables.contains(&stated));
         assert_eq!(arguments, CLAUDE_ARGUMENTS);
         let codex: toml::Table = settings::of(&of(Client::Codex)).parse().unwrap();
-        let told = |name: &str| codex[name].as_integer().unwrap() as usize;
-        assert_eq!(told("model_context_window"), target::MAX_CONTEXT);
-        assert!(told("model_auto_compact_token_limit") < target::MAX_CONTEXT);
+        let stated = |name: &str| codex[name].as_integer().unwrap() as usize;
+        assert_eq!(stated("model_context_window"), target::MAX_CONTEXT);
+        assert!(stated("model_auto_compact_token_limit") < target::MAX_CONTEXT);
     }
 
     #[test]

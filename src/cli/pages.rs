@@ -113,7 +113,7 @@ mod tests {
             (Page::Fish, "atlas.fish"),
         ] {
             let made = page.of(&marks);
-            if !std::fs::read_to_string(format!("{folder}/{name}")).is_ok_and(|kept| kept == made) {
+            if !std::fs::read_to_string(format!("{folder}/{name}")).is_ok_and(|text| text == made) {
                 let path = std::env::temp_dir().join(name);
                 std::fs::write(&path, made).unwrap();
                 stale.push(path);

@@ -86,7 +86,7 @@ pub fn run(options: &Selftest) -> Result<(), Failure> {
             return Err(usage(format!("--layers: 1 to {}", target::LAYERS)));
         }
         true => bits(choice, options.layers)?,
-        false => check::compare_ops(choice, tell),
+        false => check::compare_ops(choice, print_line),
     };
     boot::print(&format!("{}\n", report.total()))?;
     if cfg!(not(feature = "cuda")) && !options.bits {
@@ -106,11 +106,11 @@ fn bits(choice: Choice, layers: usize) -> Result<Report, Failure> {
     let device = backend::open()?;
     let plan = Plan::whole_within::<Backend>(device.available(), checkpoint.layout())?;
     let mut runner = boot::load_planned(device, &checkpoint, &plan)?;
-    let report = Report::told(choice, tell);
+    let report = Report::with_lines(choice, print_line);
     let mut trial = Trial {
         random: Random::seeded(report.seed),
         report,
-        told: Instant::now(),
+        shown: Instant::now(),
     };
     let seen = check::bit_rules(&mut runner, check::WHOLE, &mut trial).map_err(internal)?;
     boot::print(&format!("{seen}\n"))?;
@@ -122,7 +122,7 @@ struct Trial {
     random: Random,
     report: Report,
     /// Time of the last progress line.
-    told: Instant,
+    shown: Instant,
 }
 
 impl check::Trial for Trial {
@@ -131,9 +131,9 @@ impl check::Trial for Trial {
     }
 
     fn trying(&mut self, done: usize, of: usize) {
-        if self.told.elapsed() >= meter::EVERY {
+        if self.shown.elapsed() >= meter::EVERY {
             log::line(format!("comparing: {done} of {of} trials"));
-            self.told = Instant::now();
+            self.shown = Instant::now();
         }
     }
 
@@ -166,6 +166,6 @@ impl check::Trial for Trial {
 
 /// Prints a line. A closed output does not stop the comparisons: the exit code still tells the
 /// outcome.
-fn tell(line: &Line) {
+fn print_line(line: &Line) {
     let _ = boot::print(&format!("{line}\n"));
 }

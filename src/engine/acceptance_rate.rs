@@ -1,9 +1,9 @@
 //! Share of draft tokens that are accepted, by proposer. Drafts that were not tried count too: the
-//! tokens that came tell of any draft whether it would have been accepted.
+//! tokens that came show of any draft whether it would have been accepted.
 
 use step::executor::{DEPTH_MAX, TokenId};
 
-/// Source of draft tokens.
+/// Proposer of draft tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Proposer {
     /// Tokens that followed the same n-gram earlier in the sequence.
@@ -37,7 +37,7 @@ pub struct Score {
 }
 
 impl Score {
-    /// Score of `drafts` where the tokens `came` in their place.
+    /// Score of `drafts` where the tokens `came` instead.
     pub fn of(drafts: &[TokenId], came: &[TokenId]) -> Score {
         let pairs = drafts.iter().zip(came);
         let accepted = pairs.take_while(|(draft, token)| draft == token).count();

@@ -1,11 +1,11 @@
-//! Agents that take turns: how much of their prompts is found, over the memory of a model of 35
+//! Agents that ask in turn: how much of their prompts is found, over the memory of a model of 35
 //! billion parameters on a GPU of 80 GB, and how much a policy would find that knows what comes.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use super::kv::{Begin, Kv, Reservation, pages_for};
-use super::prefix::{self, Kind, Naming, Place};
+use super::prefix::{self, Naming, SnapshotKind, SnapshotPoint};
 use super::sim::Dice;
 use super::tier::Tier;
 use super::tier::testing::{Copying, PIECES};
@@ -15,7 +15,7 @@ use step::testing::TINY;
 
 const PAGES: usize = 24_080;
 const STATES: usize = 64;
-/// Tokens of a long prompt between states that are kept of it.
+/// Tokens of a long prompt between states that are cached of it.
 const SPACING: usize = 8192;
 /// Tokens of prompts that a second computes.
 const SPEED: usize = 20_000;
@@ -61,7 +61,7 @@ struct Server {
 }
 
 impl Server {
-    /// With places for so many pages in host memory.
+    /// With so many pages in host memory.
     fn new(agents: Agents, states: usize, host: usize) -> Server {
         Server {
             tier: Tier::new(host * PIECES.page, PIECES, Sums),
@@ -118,21 +118,22 @@ impl Server {
         (self.asked, self.cached) = (self.asked + next, self.cached + begin.cached);
         self.seconds += (next - begin.cached) as f64 / SPEED as f64;
         self.kv.set_time(Duration::from_secs_f64(self.seconds));
-        let places = prefix::places(
+        let points = prefix::snapshot_points(
             next,
             (begin.cached, begin.known),
             shared,
             TINY.prefill_tokens,
         );
-        let is_kept =
-            |place: &Place| place.kind != Kind::Spaced || place.tokens.is_multiple_of(SPACING);
-        for place in places.into_iter().filter(is_kept) {
-            if let Some(state) = self.kv.lend(begin.slot, place) {
-                let state = Some((place.kind, state));
-                self.kv.cache(begin.slot, &prompt[..place.tokens], state);
+        let is_taken = |point: &SnapshotPoint| {
+            point.kind != SnapshotKind::Spaced || point.tokens.is_multiple_of(SPACING)
+        };
+        for point in points.into_iter().filter(is_taken) {
+            if let Some(state) = self.kv.lend(begin.slot, point) {
+                let state = Some((point.kind, state));
+                self.kv.cache(begin.slot, &prompt[..point.tokens], state);
             }
         }
-        let last = prefix::last_place(next);
+        let last = prefix::last_snapshot_point(next);
         self.kv.cache(begin.slot, &prompt[..last], None);
         if let Some(tier) = &mut self.tier {
             let pins = self.kv.pin(begin.slot, prompt);
@@ -210,26 +211,26 @@ fn agents_of_three_times_what_fits_find_all_with_a_tier() {
     assert!(found[1..].iter().all(|found| *found >= 0.97), "{found:?}");
     // Where host memory has half of them, about as many find theirs.
     let found = rounds(agents, count, 3 * PAGES / 2);
-    println!("{count} of {agents:?}: {found:.3?} with half the room");
+    println!("{count} of {agents:?}: {found:.3?} with half the memory");
     assert!(found[2..].iter().all(|found| *found >= 0.5), "{found:?}");
 }
 
 /// Turns of agents, by number: one of an agent whose first prompt has so many tokens.
 type Turns = Vec<(usize, usize)>;
 
-/// Worth of what an agent has kept that last came in a turn, now: what is worth least goes.
+/// Worth of what is cached of an agent that last came in a turn, now: what is worth least goes.
 type Policy<'t> = dyn Fn(usize, usize) -> f64 + 't;
 
-/// Share that is found where a policy is told of each agent and the turn that it last came in.
+/// Share that is found where a policy knows each agent and the turn that it last came in.
 fn by_policy(turns: &Turns, shared: usize, worth: &Policy<'_>) -> f64 {
     let (mut asked, mut cached) = (0, 0);
     // When each last came, and its pages.
-    let mut kept: HashMap<usize, (usize, usize)> = HashMap::new();
+    let mut cached_pages: HashMap<usize, (usize, usize)> = HashMap::new();
     let mut lengths: HashMap<usize, usize> = HashMap::new();
     for (at, (agent, tokens)) in turns.iter().enumerate() {
         let length = lengths.entry(*agent).or_insert(*tokens);
         asked += *length;
-        cached += match kept.remove(agent) {
+        cached += match cached_pages.remove(agent) {
             Some(_) => *length - TURN,
             None if at > 0 => shared,
             None => 0,
@@ -237,17 +238,19 @@ fn by_policy(turns: &Turns, shared: usize, worth: &Policy<'_>) -> f64 {
             * PAGE;
         let pages = pages_for(*length + TURN - shared);
         // A running prompt's pages are there while it runs.
-        let is_full = |kept: &HashMap<usize, (usize, usize)>| {
-            let used: usize = kept.values().map(|(_, pages)| pages).sum();
-            used + pages + pages_for(shared) > PAGES || kept.len() + 2 > STATES
+        let is_full = |cached_pages: &HashMap<usize, (usize, usize)>| {
+            let used: usize = cached_pages.values().map(|(_, pages)| pages).sum();
+            used + pages + pages_for(shared) > PAGES || cached_pages.len() + 2 > STATES
         };
-        while is_full(&kept) {
+        while is_full(&cached_pages) {
             let worth = |(_, (last, _)): &(&usize, &(usize, usize))| worth(*last, at);
-            let least = kept.iter().min_by(|a, b| worth(a).total_cmp(&worth(b)));
-            let least = *least.expect("one is kept").0;
-            kept.remove(&least);
+            let least = cached_pages
+                .iter()
+                .min_by(|a, b| worth(a).total_cmp(&worth(b)));
+            let least = *least.expect("one is cached").0;
+            cached_pages.remove(&least);
         }
-        kept.insert(*agent, (at, pages));
+        cached_pages.insert(*agent, (at, pages));
         *length += TURN;
     }
     cached as f64 / asked as f64
@@ -305,8 +308,8 @@ fn mixed(dice: &mut Dice) -> (Turns, HashMap<usize, f64>) {
             true => (FAST, 0),
             false => (1.0 - FAST, AGENTS / 2),
         };
-        let place = first + dice.below(AGENTS / 2);
-        let (agent, tokens, left) = &mut alive[place];
+        let index = first + dice.below(AGENTS / 2);
+        let (agent, tokens, left) = &mut alive[index];
         if *left == 0 {
             (*agent, *tokens, *left) =
                 (paces.len(), dice.within(10_000, 70_000), dice.within(1, 40));

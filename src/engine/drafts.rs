@@ -227,12 +227,12 @@ mod tests {
     #[test]
     fn a_new_sequence_starts_from_the_acceptance_rates_of_others() {
         let mut costs = Costs::default();
-        let (fails, holds) = (Score::of(&[1], &[2]), Score::of(&[1], &[1]));
-        costs.note_drafts([fails, holds]);
+        let (rejected, accepted) = (Score::of(&[1], &[2]), Score::of(&[1], &[1]));
+        costs.note_drafts([rejected, accepted]);
         let (proposer, _) = drafted(&mut Drafts::default(), &costs);
         assert_eq!(proposer, Proposer::Mtp);
-        costs.note_drafts([holds, fails]);
-        costs.note_drafts([holds, fails]);
+        costs.note_drafts([accepted, rejected]);
+        costs.note_drafts([accepted, rejected]);
         let (proposer, _) = drafted(&mut Drafts::default(), &costs);
         assert_eq!(proposer, Proposer::NGram);
     }

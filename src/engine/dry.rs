@@ -111,7 +111,7 @@ mod tests {
         }
     }
 
-    /// By trying every earlier place.
+    /// By trying every earlier position.
     fn plainly(rule: &Dry, tokens: &[TokenId]) -> HashMap<TokenId, f32> {
         let mut found = HashMap::new();
         let breaks = |id: &&TokenId| rule.breakers.contains(id);

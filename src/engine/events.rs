@@ -85,18 +85,18 @@ pub struct EventSender {
 
 impl EventSender {
     /// Whether `count` more events may be sent.
-    pub fn has_room(&self, count: usize) -> bool {
+    pub fn has_capacity(&self, count: usize) -> bool {
         let lying = self.sender.max_capacity() - self.sender.capacity();
         let near = lying + count <= AHEAD_MAX;
         self.sender.capacity() >= count && (near || !self.backlog.is_full())
     }
 
     /// Completes once `count` more events may be sent, or the reader is gone.
-    pub async fn room(&self, count: usize) {
+    pub async fn wait_for_capacity(&self, count: usize) {
         loop {
             let mut taken = pin!(self.backlog.taken.notified());
             taken.as_mut().enable();
-            if self.has_room(count) || self.is_closed() {
+            if self.has_capacity(count) || self.is_closed() {
                 return;
             }
             taken.await;
@@ -117,7 +117,7 @@ impl EventSender {
         self.sender.closed().await;
     }
 
-    /// Sends an event for which there is room; false: the reader is gone.
+    /// Sends an event for which there is capacity; false: the reader is gone.
     pub fn send(&self, event: Event) -> bool {
         let added = bytes(&event);
         self.backlog.bytes.fetch_add(added, Ordering::Relaxed);
@@ -217,13 +217,13 @@ mod tests {
         let backlog: Arc<Backlog> = Arc::default();
         let (sender, _receiver) = channel(&backlog, 10 * AHEAD_MAX);
         let (other, _reader) = channel(&backlog, 10 * AHEAD_MAX);
-        assert!(sender.has_room(10 * AHEAD_MAX) && !sender.has_room(10 * AHEAD_MAX + 1));
+        assert!(sender.has_capacity(10 * AHEAD_MAX) && !sender.has_capacity(10 * AHEAD_MAX + 1));
         (0..AHEAD_MAX).for_each(|_| assert!(sender.send(token(0))));
-        assert!(sender.has_room(1));
+        assert!(sender.has_capacity(1));
         backlog
             .bytes
             .fetch_add(BACKLOG_BYTES_MAX, Ordering::Relaxed);
-        assert!(!sender.has_room(1));
-        assert!(other.has_room(AHEAD_MAX) && !other.has_room(AHEAD_MAX + 1));
+        assert!(!sender.has_capacity(1));
+        assert!(other.has_capacity(AHEAD_MAX) && !other.has_capacity(AHEAD_MAX + 1));
     }
 }

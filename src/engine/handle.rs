@@ -7,11 +7,11 @@ use tokio::sync::{mpsc, watch};
 
 use super::calls::Calls;
 use super::events::{self, Backlog, EventReceiver, EventSender};
+use super::fair_queue::{Source, Waiting};
 use super::limits::Limits;
 use super::request::Request;
-use super::sequence::events_room;
+use super::sequence::events_min;
 use super::stats::Stats;
-use super::turns::{Source, Waiting};
 
 /// Stage of the engine's life. It only ever moves down this list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -21,7 +21,7 @@ pub enum Phase {
     Serving,
     /// Accepted requests are completed, others are turned away.
     Draining,
-    /// The thread has ended, is about to, or is held by a device that does not answer.
+    /// The thread has ended, is about to, or is blocked by a device that does not answer.
     Stopped,
 }
 
@@ -50,35 +50,35 @@ pub(super) struct Shared {
     pub backlog: Arc<Backlog>,
 }
 
-/// Place of a request among those that wait, given up when it is dropped.
+/// Entry of a request in the queue, which it leaves when this is dropped.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct QueueEntry {
     shared: Arc<Shared>,
     source: Source,
     tokens: usize,
 }
 
-impl Drop for Place {
+impl Drop for QueueEntry {
     fn drop(&mut self) {
         self.shared.waiting().remove(self.source, self.tokens);
         self.shared.stats.waiting.subtract(1);
     }
 }
 
-/// A request and its place.
-pub(super) type Queued = (Request, Place);
+/// A request and its entry in the queue.
+pub(super) type Queued = (Request, QueueEntry);
 
 impl Shared {
-    /// A place for `request`, if there is one.
-    fn place(self: &Arc<Shared>, request: &Request) -> Option<Place> {
+    /// An entry for `request`, if one is free.
+    fn enter_queue(self: &Arc<Shared>, request: &Request) -> Option<QueueEntry> {
         let (source, tokens) = (request.source, request.prompt.len());
         let mut waiting = self.waiting();
-        if !waiting.has_room(source, tokens) {
+        if !waiting.has_capacity(source, tokens) {
             return None;
         }
         waiting.add(source, tokens);
         self.stats.waiting.add(1);
-        Some(Place {
+        Some(QueueEntry {
             shared: self.clone(),
             source,
             tokens,
@@ -143,7 +143,7 @@ impl Handle {
     )]
     pub fn submit(&self, request: Request) -> Result<(), Rejected> {
         assert!(
-            request.events.most() >= events_room(request.prompt_logprobs.is_some()),
+            request.events.most() >= events_min(request.prompt_logprobs.is_some()),
             "the channel of events is too small"
         );
         let outcome = self.offer(request);
@@ -156,11 +156,11 @@ impl Handle {
         if self.phase() >= Phase::Draining {
             return Err(Rejected::Stopped(request));
         }
-        // Places count the inbox and the engine's own queue, so the inbox never fills up.
-        let Some(place) = self.shared.place(&request) else {
+        // Entries count the inbox and the engine's own queue, so the inbox never fills up.
+        let Some(entry) = self.shared.enter_queue(&request) else {
             return Err(Rejected::Full(request));
         };
-        let sent = self.inbox.try_send((request, place));
+        let sent = self.inbox.try_send((request, entry));
         sent.map_err(|refused| match refused {
             mpsc::error::TrySendError::Full((request, _)) => Rejected::Full(request),
             mpsc::error::TrySendError::Closed((request, _)) => Rejected::Stopped(request),
@@ -168,14 +168,14 @@ impl Handle {
     }
 
     /// Whether a reply to a prompt of so many tokens would be taken from `source`.
-    pub fn has_room(&self, source: Source, tokens: usize) -> bool {
-        self.shared.waiting().has_room(source, tokens)
+    pub fn has_capacity(&self, source: Source, tokens: usize) -> bool {
+        self.shared.waiting().has_capacity(source, tokens)
     }
 
     /// Counts a request from `source` as turned away if no reply to it would be taken, however
     /// short its prompt is; before the prompt is known.
     pub fn turns_away(&self, source: Source) -> bool {
-        let full = !self.has_room(source, 1);
+        let full = !self.has_capacity(source, 1);
         self.stats().rejected.add(usize::from(full));
         full
     }

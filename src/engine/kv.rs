@@ -8,8 +8,8 @@
 use std::time::Duration;
 
 use super::prefix::{
-    CACHED_PART, Evicted, Hit, Keyed, Kind, Naming, NodeId, OPERATOR, Owner, Place, Prefixes,
-    Reuse, Written,
+    CACHED_PART, Evicted, Hit, Keyed, Naming, NodeId, OPERATOR, Owner, Prefixes, Reuse,
+    SnapshotKind, SnapshotPoint, Written,
 };
 use super::request::COMMON;
 use super::windows::Windows;
@@ -45,7 +45,7 @@ pub struct Pin {
     pub tokens: Vec<TokenId>,
     pub pages: Vec<PageId>,
     /// The state after them, if the model has one.
-    pub state: Option<(Kind, Slot)>,
+    pub state: Option<(SnapshotKind, Slot)>,
     /// Windowed pages of the snapshot, if the model has a window.
     pub window: Vec<PageId>,
     node: NodeId,
@@ -129,7 +129,7 @@ impl<N: Naming> Kv<N> {
         }
     }
 
-    /// Adds pages of a window, which snapshots have in place of states.
+    /// Adds pages of a window, which snapshots have instead of states.
     pub fn with_window(self, window: Option<Window>) -> Self {
         let states = self.slots.len() + self.snapshots_total;
         Kv {
@@ -198,7 +198,7 @@ impl<N: Naming> Kv<N> {
         let wanted = pages_for(tokens) - hit.pages.len();
         let slot = *self.slots_free.last()?;
         if let Some(node) = hit.node {
-            self.prefixes.hold(node);
+            self.prefixes.pin(node);
         }
         let left = match asked.leaves_share {
             true => self.pages_total / self.slots.len(),
@@ -206,7 +206,7 @@ impl<N: Naming> Kv<N> {
         };
         if self.pages_free.len() + self.may_go(owner) < wanted + left {
             if let Some(node) = hit.node {
-                self.prefixes.let_go(node);
+                self.prefixes.undo_pin(node);
             }
             return None;
         }
@@ -288,7 +288,7 @@ impl<N: Naming> Kv<N> {
         };
         let pins: Vec<Pin> = ends.into_iter().rev().map(pin).collect();
         for pin in &pins {
-            self.prefixes.hold(pin.node);
+            self.prefixes.pin(pin.node);
             if pin.state.is_some() {
                 self.prefixes.will_read(pin.node);
             }
@@ -301,7 +301,7 @@ impl<N: Naming> Kv<N> {
         if pin.state.is_some() {
             self.prefixes.has_read(pin.node);
         }
-        self.prefixes.let_go(pin.node);
+        self.prefixes.undo_pin(pin.node);
     }
 
     /// Notes that the sequence of a slot has read the state that it started from.
@@ -311,11 +311,11 @@ impl<N: Naming> Kv<N> {
         }
     }
 
-    /// State for a snapshot at a place of a slot's prompt, if one may be had.
-    pub fn lend(&mut self, slot: Slot, place: Place) -> Option<Slot> {
+    /// State for a snapshot at a point of a slot's prompt, if one may be had.
+    pub fn lend(&mut self, slot: Slot, point: SnapshotPoint) -> Option<Slot> {
         let seq = &self.slots[slot.0 as usize];
         let (whose, after) = ((seq.domain, seq.owner), (seq.node, seq.reuse));
-        let state = self.prefixes.lend(whose, after, place);
+        let state = self.prefixes.lend(whose, after, point);
         self.collect();
         state
     }
@@ -333,7 +333,7 @@ impl<N: Naming> Kv<N> {
 
     /// Caches the whole pages of `prompt`, whose rows have run, and the snapshot after the last of
     /// them, if a state was lent for one.
-    pub fn cache(&mut self, slot: Slot, prompt: &[TokenId], state: Option<(Kind, Slot)>) {
+    pub fn cache(&mut self, slot: Slot, prompt: &[TokenId], state: Option<(SnapshotKind, Slot)>) {
         let seq = &mut self.slots[slot.0 as usize];
         let (whose, cached) = ((seq.domain, seq.owner), seq.shared);
         let after = (seq.node, seq.reuse);
@@ -525,27 +525,28 @@ mod tests {
     }
 
     /// An end of a prompt.
-    fn end(pages: usize) -> Place {
-        Place {
+    fn end(pages: usize) -> SnapshotPoint {
+        SnapshotPoint {
             tokens: pages * PAGE,
-            kind: Kind::End,
+            kind: SnapshotKind::End,
         }
     }
 
     /// Keeps the first pages of a prompt, and the state after them if one may be had.
     fn cache<N: Naming>(kv: &mut Kv<N>, slot: Slot, asked: &[TokenId], pages: usize) {
-        let state = kv.lend(slot, end(pages)).map(|state| (Kind::End, state));
+        let state = kv.lend(slot, end(pages));
+        let state = state.map(|state| (SnapshotKind::End, state));
         kv.cache(slot, &asked[..pages * PAGE], state);
     }
 
     /// Runs a prompt of a domain to its end, a second after the one before, keeping the state
-    /// after each of `kept` pages; tells how many tokens were cached.
-    fn run<N: Naming>(kv: &mut Kv<N>, asked: (u128, &[TokenId]), kept: &[usize]) -> usize {
+    /// after each of `cached` pages; returns how many tokens were cached before.
+    fn run<N: Naming>(kv: &mut Kv<N>, asked: (u128, &[TokenId]), cached: &[usize]) -> usize {
         pass(kv, 1);
         let begin = kv.reserve(asked.1.len() + 1, of(asked.0, asked.1)).unwrap();
         kv.has_read(begin.slot);
         match kv.recurs() {
-            true => kept
+            true => cached
                 .iter()
                 .for_each(|&pages| cache(kv, begin.slot, asked.1, pages)),
             false => kv.cache(begin.slot, &asked.1[..asked.1.len() / PAGE * PAGE], None),
@@ -635,11 +636,11 @@ mod tests {
         let mut kv = kv(2, 4);
         reserve(&mut kv, 2).unwrap();
         let lost = kv.slots_free.pop().unwrap();
-        let told = format!("slot {} is free 0 times, in use 0 times", lost.0);
-        assert_eq!(kv.check_integrity(), Err(told));
+        let reported = format!("slot {} is free 0 times, in use 0 times", lost.0);
+        assert_eq!(kv.check_integrity(), Err(reported));
         kv.slots_free.extend([lost, lost]);
-        let told = format!("slot {} is free 2 times, in use 0 times", lost.0);
-        assert_eq!(kv.check_integrity(), Err(told));
+        let reported = format!("slot {} is free 2 times, in use 0 times", lost.0);
+        assert_eq!(kv.check_integrity(), Err(reported));
     }
 
     #[test]
@@ -850,7 +851,7 @@ mod tests {
                 run(&mut kv, (0, &prompt(first, 3)), &[3]);
             }
             assert_eq!(run(&mut kv, (0, &mine), &[]), 3 * PAGE);
-            // Prompts that come in its place have it after a while.
+            // Prompts that come instead have its share after a while.
             pass(&mut kv, 24 * 3600);
             for first in 40..43 {
                 run(&mut kv, (0, &prompt(first, 3)), &[3]);
@@ -863,14 +864,14 @@ mod tests {
     fn prompts_in_turns_over_twice_what_fits_find_half() {
         for states in [0, 20] {
             let mut kv = Kv::new((2, states, 0), 34, TINY.context, Keyed::default());
-            let turns = |kv: &mut Kv| -> usize {
+            let round = |kv: &mut Kv| -> usize {
                 let ask = |first| run(kv, (0, &prompt(first, 3)), &[3]);
                 (0..20).map(ask).sum()
             };
-            turns(&mut kv);
+            round(&mut kv);
             for _ in 0..3 {
-                // One of the places is that of the prompt that runs.
-                assert!(turns(&mut kv) >= 9 * 3 * PAGE);
+                // One of the pages is that of the prompt that runs.
+                assert!(round(&mut kv) >= 9 * 3 * PAGE);
             }
         }
     }
@@ -923,7 +924,7 @@ mod tests {
     #[test]
     fn pages_go_first_of_who_asks_and_of_who_has_more_than_its_share() {
         // Pages that the asker and two others keep, what may be left of each when one is needed.
-        for (kept, left) in [
+        for (cached, left) in [
             ([1, 3, 2], [0, 3, 2]),
             ([0, 3, 2], [0, 2, 2]),
             ([0, 2, 3], [0, 2, 2]),
@@ -934,16 +935,16 @@ mod tests {
             ([7, 5, 6], [7, 5, 5]),
         ] {
             let mut kv = Kv::new((2, 0, 0), 20, TINY.context, Keyed::default());
-            for (domain, &pages) in kept.iter().enumerate() {
+            for (domain, &pages) in cached.iter().enumerate() {
                 run(&mut kv, (domain as u128, &prompt(0, pages)), &[]);
             }
-            let free = 20 - kept.iter().sum::<usize>();
+            let free = 20 - cached.iter().sum::<usize>();
             reserve(&mut kv, free + 1).unwrap();
             let found = [0, 1, 2].map(|domain| {
-                let asked = prompt(0, kept[domain]);
+                let asked = prompt(0, cached[domain]);
                 kv.prefixes.look_up(domain as u128, &asked, 0).pages.len()
             });
-            assert_eq!(found, left, "of {kept:?}");
+            assert_eq!(found, left, "of {cached:?}");
         }
     }
 
@@ -987,15 +988,15 @@ mod tests {
     fn further_sequences_of_an_owner_leave_the_others_their_share() {
         const PAGES: usize = 40;
         // Pages that another keeps, and those that it is left.
-        for (kept, left) in [(12, 12), (30, PAGES / CACHED_PART)] {
+        for (cached, left) in [(12, 12), (30, PAGES / CACHED_PART)] {
             let naming = Keyed::default();
             let mut kv = Kv::new((PAGES, 0, 0), PAGES, TINY.context, naming);
-            let theirs = prompt(0, kept);
+            let theirs = prompt(0, cached);
             run(&mut kv, (1, &theirs), &[]);
             let running = std::iter::from_fn(|| kv.reserve(2 * PAGE, of(2, &[]))).count();
             assert_eq!(running, (PAGES - left) / 2);
             let found = kv.prefixes.look_up(1, &theirs, 0);
-            assert_eq!(found.pages.len(), left, "of {kept}");
+            assert_eq!(found.pages.len(), left, "of {cached}");
         }
     }
 

@@ -3,9 +3,9 @@
 //! Life of a request:
 //! 1. `Handle::submit` puts it into the inbox, or hands it back when too many wait.
 //! 2. The engine checks it against the limits; what can never run fails at once.
-//! 3. It waits for its turn (`turns`); for a beginning of its prompt that another request of the
-//!    same client is computing; and for a slot and all pages that it can ever need. It starts after
-//!    the cached part of its prompt (`prefix`).
+//! 3. It waits for its turn (`fair_queue`); for a beginning of its prompt that another request of
+//!    the same client is computing; and for a slot and all pages that it can ever need. It starts
+//!    after the cached part of its prompt (`prefix`).
 //! 4. `scheduler::plan` gives it rows: chunks of its prompt, then one row per step and those of its
 //!    drafts (`speculate`). Prompts of clients with the fewest slots come first.
 //! 5. The executor runs the rows. The logits after the last known token come back: the largest ones
@@ -27,6 +27,7 @@ pub mod constraint;
 mod drafts;
 mod dry;
 pub mod events;
+pub mod fair_queue;
 mod forbidden;
 mod handle;
 mod kv;
@@ -60,7 +61,6 @@ pub mod thinking;
 pub mod tier;
 #[cfg(any(test, feature = "testing"))]
 pub mod trials;
-pub mod turns;
 mod watchdog;
 mod windows;
 
@@ -87,6 +87,7 @@ pub use self::watchdog::Thread;
 
 use self::constraint::MaskThreads;
 use self::drafts::Drafter;
+use self::fair_queue::{FairQueue, SlotCounts};
 use self::handle::{Queued, Shared};
 use self::kv::{Kv, Reservation};
 use self::prefill_budget::PrefillBudget;
@@ -98,7 +99,6 @@ use self::sequence::{End, Sequence};
 use self::slowdown::Slowdown;
 use self::speculate::{Costs, DraftCost, Proposal, Speculate};
 use self::tier::{ReadAhead, Tier, disk};
-use self::turns::{SlotCounts, Turns};
 use self::watchdog::Watched;
 use step::PAGE;
 use step::executor::{DeviceError, Drafted, Executor, SeqRows, TokenId};
@@ -106,7 +106,7 @@ use step::executor::{DeviceError, Drafted, Executor, SeqRows, TokenId};
 /// Words for clients whose replies a failure of the device ends.
 pub const DEVICE_FAILED: &str = "the device failed; the server is stopping";
 const START_FAILED: &str = "the model could not be started";
-/// Words for a client whose reply could not be kept for it.
+/// Words for a client whose reply was not read in time.
 const TOO_SLOW: &str = "the reply is read too slowly, and others wait for its place";
 /// Longest time that a reply may keep its slot for a reader that does not read, while others wait
 /// and the backlog of all readers is full.
@@ -115,7 +115,7 @@ const READER_LAG_MAX: Duration = Duration::from_secs(10);
 const COPIED_LOOK: Duration = Duration::from_micros(100);
 const INTERNAL: &str = "internal error; the server is stopping";
 
-/// Why the engine thread ended before it was told to.
+/// Why the engine thread ended before it was asked to.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
     /// The executor could not be built.
@@ -146,7 +146,7 @@ impl EngineError {
 /// End of the engine.
 pub type Outcome = Result<(), EngineError>;
 
-/// Starts the engine thread: it builds the executor, serves until drained, and tells why it
+/// Starts the engine thread: it builds the executor, serves until drained, and reports why it
 /// ended.
 ///
 /// # Panics
@@ -172,7 +172,7 @@ where
 }
 
 /// Body of the engine thread. However it ends, each accepted request has got its terminal event,
-/// unless the device holds the thread for ever (see `watchdog`).
+/// unless the device blocks the thread for ever (see `watchdog`).
 fn serve<E: Executor>(
     Setup { limits, disk }: Setup,
     make: impl FnOnce() -> Result<E, Box<dyn Error + Send + Sync>>,
@@ -262,7 +262,7 @@ struct Engine<E> {
     phases: watch::Receiver<Phase>,
     /// In the order of their arrival.
     waiting: VecDeque<Waits>,
-    turns: Turns,
+    fair_queue: FairQueue,
     /// Time of the last round, and whether requests waited for a slot in it.
     last_round: Instant,
     contended: bool,
@@ -293,7 +293,7 @@ struct Engine<E> {
     costs: Costs,
     /// Drafts that the device makes while the host samples.
     pending_drafts: Option<predict::PendingDrafts>,
-    /// Drafts of the device when they have come; kept for its memory.
+    /// Drafts of the device when they have come; a field for its memory.
     drafted: Vec<Drafted>,
     /// Drafts that replies may have in the next step; reused for its memory.
     proposals: Vec<Proposal>,
@@ -329,7 +329,7 @@ impl<E: Executor> Engine<E> {
             phases: shared.phase.subscribe(),
             shared,
             waiting: VecDeque::with_capacity(limits.queued),
-            turns: Turns::default(),
+            fair_queue: FairQueue::default(),
             last_round: Instant::now(),
             contended: false,
             copied: false,
@@ -566,7 +566,7 @@ impl<E: Executor> Engine<E> {
                 owner: request.source.client,
                 domain: request.domain,
                 prompt: looked_up,
-                leaves_share: self.turns.leaves_share(request.source, &slots),
+                leaves_share: self.fair_queue.leaves_share(request.source, &slots),
                 restorable: below.as_ref().map_or(0, |hit| hit.pages.len()),
             };
             let Some(begin) = self.kv.reserve(tokens, reservation) else {
@@ -574,7 +574,7 @@ impl<E: Executor> Engine<E> {
             };
             let waits = self.waiting.remove(next).expect("it waits");
             let source = waits.request().source;
-            self.turns.take(source);
+            self.fair_queue.note_served(source);
             if let (Some(tier), Some(hit)) = (&mut self.tier, &below) {
                 tier.note_use(hit, source.client);
                 if let Some(here) = begin.restore_after {
@@ -586,8 +586,8 @@ impl<E: Executor> Engine<E> {
                 }
                 waits.forget(tier);
             }
-            let (request, place) = waits.queued;
-            drop(place);
+            let (request, entry) = waits.queued;
+            drop(entry);
             let (at, cached) = (Instant::now(), begin.cached);
             let _ = request.admitted.set(Admission { at, cached });
             self.shared.stats.looked_up_tokens.add(looked_up_tokens);
@@ -688,7 +688,7 @@ impl<E: Executor> Engine<E> {
         let sources = ready.iter();
         let sources = sources.map(|&index| self.waiting[index].request().source);
         let beyond_step = self.running.len() >= self.limits.sequences;
-        let next = self.turns.next(sources, slots, beyond_step);
+        let next = self.fair_queue.next(sources, slots, beyond_step);
         next.map(|next| ready[next])
     }
 
@@ -773,9 +773,9 @@ impl<E: Executor> Engine<E> {
             return false;
         }
         let slots = self.slot_counts();
-        let standing = |index: usize| slots.standing(self.running[index].source);
-        let first = prompts.iter().map(|&index| standing(index)).min();
-        let later = |index: &usize| Some(standing(*index)) > first;
+        let priority = |index: usize| slots.step_priority(self.running[index].source);
+        let first = prompts.iter().map(|&index| priority(index)).min();
+        let later = |index: &usize| Some(priority(*index)) > first;
         let later: Vec<usize> = prompts.into_iter().filter(later).collect();
         for &index in &later {
             self.candidates[index].ready = false;
@@ -1056,14 +1056,14 @@ fn looked_up(request: &Request) -> &[TokenId] {
 }
 
 /// Fails a request that holds no slot.
-fn refuse((request, place): Queued, stats: &Stats, text: &str) {
-    drop(place);
+fn refuse((request, entry): Queued, stats: &Stats, text: &str) {
+    drop(entry);
     stats.failed.add(1);
     // False: the reader has left.
     request.events.send(Event::Failed(text.into()));
 }
 
-/// Closes the inbox and fails what it still holds; later requests are turned away.
+/// Closes the inbox and fails the requests in it; later requests are turned away.
 fn refuse_queued(inbox: &mut mpsc::Receiver<Queued>, stats: &Stats, text: &str) {
     inbox.close();
     while let Ok(queued) = inbox.try_recv() {

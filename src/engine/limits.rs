@@ -1,4 +1,4 @@
-//! Limits of what the engine holds at once.
+//! Limits of sequences, requests and memory of the engine.
 
 use std::time::Duration;
 
@@ -21,11 +21,11 @@ pub struct Limits {
     pub drafts: usize,
     /// Number of drafts that a sequence gets.
     pub speculate: Speculate,
-    /// Accepted requests of one connection that wait for a slot or for pages; see `turns::Waiting`.
+    /// Accepted requests of one connection that wait for a slot or pages (`fair_queue::Waiting`).
     pub queued: usize,
     /// KV pages of `PAGE` tokens.
     pub pages: usize,
-    /// Bytes of host memory for beginnings of prompts that the device has no place for; 0 for none.
+    /// Bytes of host memory for beginnings of prompts beyond the device's memory; 0 for none.
     pub host_bytes: usize,
     /// Tokens of a sequence, prompt and reply together.
     pub context: usize,
@@ -40,7 +40,7 @@ pub struct Limits {
 /// Bounds of one engine, and the disk that it has.
 pub struct Setup {
     pub limits: Limits,
-    /// Disk for prompts that host memory has no place for; needs `host_bytes`.
+    /// Disk for prompts beyond host memory; needs `host_bytes`.
     pub disk: Option<disk::Options>,
 }
 

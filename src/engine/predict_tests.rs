@@ -28,7 +28,7 @@ const LIMITS: Limits = Limits {
 const LONG: Duration = Duration::from_millis(25);
 const SHORT: Duration = Duration::from_millis(1);
 
-/// A model whose steps and predictions take the time that they are told to.
+/// A model whose steps and predictions take the time that they are given.
 struct Timed {
     model: HashModel<VOCAB>,
     predicts: bool,

@@ -57,7 +57,7 @@ impl PrefillBudget {
     }
 
     /// Moves the budget to the tokens that would have taken the bound, to half or the double at
-    /// most, since one step may have been held up. A step with less than half the budget only
+    /// most, since one step may have been delayed. A step with less than half the budget only
     /// lowers it: few tokens say little about many.
     fn fit(&mut self, tokens: usize, took: f64) {
         let alone = self.alone.unwrap_or(0.0);
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_that_was_held_up_halves_them_at_most() {
+    fn a_delayed_step_halves_them_at_most() {
         let mut budget = PrefillBudget::new(BOUND, PREFILL_TOKENS);
         settled(&mut budget, Duration::ZERO, 40);
         let before = budget.tokens(usize::MAX);
@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn prompts_get_the_tokens_that_would_have_taken_the_rest_of_the_bound() {
         let ms = Duration::from_millis;
-        // Two pages took 12 ms beside replies of 4: 16 ms have room for four thirds of that.
+        // Two pages took 12 ms beside replies of 4: 16 ms fit four thirds of that.
         assert_eq!(fitted(ms(4), LEAST, ms(16)), most(LEAST * 4 / 3));
         assert_eq!(fitted(ms(4), LEAST, ms(5)), most(2 * LEAST), "the double");
         // A quarter of the bound is theirs beside replies that take more than it.

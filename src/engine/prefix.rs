@@ -12,7 +12,7 @@
 //! worth is the time that a block saves, by the tokens to compute without it and its [`Reuse`].
 //! Eviction takes the end of a prompt, and the blocks before it that no other end needs. Snapshots
 //! in the middle of a prompt go before those at ends, and nothing is cached for which more would
-//! have to go: so if prompts take turns over more than fits, some of them always find theirs.
+//! have to go: so if prompts that recur in turn are more than fit, some of them always find theirs.
 //!
 //! Memory counts for the owner that computed it, in whatever domain. Snapshots are taken from
 //! owners with more than the asker, pages from owners with more than a share ([`CACHED_PART`]);
@@ -66,16 +66,16 @@ const SHARE_PARTS: usize = 8;
 /// Evicted beginnings whose last use is remembered.
 const GONE_MAX: usize = 1024;
 
-/// Place of a snapshot in a prompt: after so many tokens.
+/// Point of a prompt at which a snapshot is taken: after so many tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct SnapshotPoint {
     pub tokens: usize,
-    pub kind: Kind,
+    pub kind: SnapshotKind,
 }
 
 /// Reason of a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum SnapshotKind {
     /// Another prompt diverges here, or probably will.
     Parting,
     /// End of the prompt, from which the next turn of a conversation goes on.
@@ -85,35 +85,35 @@ pub enum Kind {
     Spaced,
 }
 
-/// Places of a prompt's snapshots, ascending: where it diverges from an earlier one, which had
+/// Points of a prompt's snapshots, ascending: where it diverges from an earlier one, which had
 /// `known` of its tokens; after its `head`, which others may have too; before its end; and every
 /// `spacing` tokens.
-pub fn places(
+pub fn snapshot_points(
     prompt: usize,
     (cached, known): (usize, usize),
     head: usize,
     spacing: usize,
-) -> Vec<Place> {
-    let last = last_place(prompt);
+) -> Vec<SnapshotPoint> {
+    let last = last_snapshot_point(prompt);
     let spaced = (spacing..last).step_by(spacing);
     let wanted = [known, head.min(last) / PAGE * PAGE, last];
-    let mut places: Vec<usize> = spaced.chain(wanted).collect();
-    places.retain(|&place| place > cached);
-    places.sort_unstable();
-    places.dedup();
-    let place = |tokens| Place {
+    let mut points: Vec<usize> = spaced.chain(wanted).collect();
+    points.retain(|&tokens| tokens > cached);
+    points.sort_unstable();
+    points.dedup();
+    let point = |tokens| SnapshotPoint {
         tokens,
         kind: match tokens {
-            _ if tokens == last => Kind::End,
-            _ if wanted.contains(&tokens) => Kind::Parting,
-            _ => Kind::Spaced,
+            _ if tokens == last => SnapshotKind::End,
+            _ if wanted.contains(&tokens) => SnapshotKind::Parting,
+            _ => SnapshotKind::Spaced,
         },
     };
-    places.into_iter().map(place).collect()
+    points.into_iter().map(point).collect()
 }
 
 /// Tokens of a prompt before its last snapshot.
-pub fn last_place(prompt: usize) -> usize {
+pub fn last_snapshot_point(prompt: usize) -> usize {
     prompt.saturating_sub(OPENING) / PAGE * PAGE
 }
 
@@ -213,7 +213,7 @@ struct Node {
 #[derive(Clone, Copy, Debug)]
 struct Snapshot {
     slot: Slot,
-    kind: Kind,
+    kind: SnapshotKind,
     owner: Owner,
     /// Sequences and writes that still have to read it.
     readers: usize,
@@ -258,7 +258,7 @@ pub struct Written {
     pub node: NodeId,
     pub depth: usize,
     /// State after it, if the model has states.
-    pub state: Option<(Kind, Slot)>,
+    pub state: Option<(SnapshotKind, Slot)>,
 }
 
 /// Worth of a snapshot, the least first: at the end of a prompt or not, time saved, last use.
@@ -472,7 +472,7 @@ impl<N: Naming> Prefixes<N> {
     }
 
     /// Pages of the blocks up to one, and the state after it.
-    pub fn places(&self, id: NodeId) -> (Vec<PageId>, Option<Slot>) {
+    pub fn memory_of(&self, id: NodeId) -> (Vec<PageId>, Option<Slot>) {
         let up = std::iter::successors(Some(id), |id| self.node(*id).parent);
         let mut pages: Vec<PageId> = up.map(|id| self.node(id).page).collect();
         pages.reverse();
@@ -492,7 +492,7 @@ impl<N: Naming> Prefixes<N> {
         let up = std::iter::successors(Some(from), |id| self.node(*id).parent);
         let written = up.filter_map(|id| {
             let node = self.node(id);
-            let snapshot = node.snapshot.filter(|of| of.kind != Kind::Spaced)?;
+            let snapshot = node.snapshot.filter(|of| of.kind != SnapshotKind::Spaced)?;
             Some(Written {
                 node: id,
                 depth: node.depth,
@@ -534,12 +534,12 @@ impl<N: Naming> Prefixes<N> {
     }
 
     /// Counts one more user of the pages up to a block.
-    pub fn hold(&mut self, id: NodeId) {
+    pub fn pin(&mut self, id: NodeId) {
         self.each_up(Some(id), |node| node.users += 1);
     }
 
-    /// Takes back a `hold`, as if it had never been.
-    pub fn let_go(&mut self, id: NodeId) {
+    /// Takes back a `pin`, as if it had never been.
+    pub fn undo_pin(&mut self, id: NodeId) {
         self.each_up(Some(id), |node| node.users -= 1);
     }
 
@@ -791,8 +791,8 @@ impl<N: Naming> Prefixes<N> {
     /// Makes a state that was lent to `owner` the snapshot of a block of `domain`. A second one of
     /// the same block is freed; so is one of a common block that is not the operator's, or other
     /// domains would see that somebody was there.
-    pub fn add_snapshot(&mut self, whose: (u128, Owner), id: NodeId, (kind, slot): (Kind, Slot)) {
-        let (domain, owner) = whose;
+    pub fn add_snapshot(&mut self, whose: (u128, Owner), id: NodeId, state: (SnapshotKind, Slot)) {
+        let ((domain, owner), (kind, slot)) = (whose, state);
         let node = self.node(id);
         if node.snapshot.is_some() || node.domain != domain {
             return self.give_back(owner, slot);
@@ -836,14 +836,14 @@ impl<N: Naming> Prefixes<N> {
         self.ends.iter().copied().filter(is_after).collect()
     }
 
-    /// Lends `owner` a state for a snapshot at a place of a prompt, which has blocks up to `from`
+    /// Lends `owner` a state for a snapshot at a point of a prompt, which has blocks up to `from`
     /// here and the expected `reuse`: a free one, or that of an evicted snapshot which is worth
     /// less or whose owner has more. None if all of those are about to be read.
     pub fn lend(
         &mut self,
         (domain, owner): (u128, Owner),
         (from, reuse): (Option<NodeId>, Reuse),
-        place: Place,
+        point: SnapshotPoint,
     ) -> Option<Slot> {
         let has = |of: &Holding| of.states + of.lent;
         let own = self.holdings.get(&owner).map_or(0, has);
@@ -853,13 +853,13 @@ impl<N: Naming> Prefixes<N> {
             let before = self.last_state(from);
             let left = before.filter(|id| self.ends_prompt(*id));
             let start = left.map_or(before, |id| self.snapshot(id).before);
-            let tokens = (place.tokens / PAGE - self.depth(start)) as f64;
+            let tokens = (point.tokens / PAGE - self.depth(start)) as f64;
             let asked_now = Reuse {
                 last: self.now,
                 ..reuse
             };
             let rate = self.unknown.rate(&asked_now, self.now);
-            let is_middle = place.kind == Kind::Spaced;
+            let is_middle = point.kind == SnapshotKind::Spaced;
             let own_worth = (!is_middle, Ordered(tokens * rate), Reverse(u64::MAX));
             let may_go = |id: &NodeId| {
                 let (snapshot, is_common) = (self.snapshot(*id), self.node(*id).domain == COMMON);
@@ -897,8 +897,8 @@ impl<N: Naming> Prefixes<N> {
         };
         let mut new: Vec<NodeId> = ids.clone().filter(is_new).collect();
         new.sort_by_key(|id| Reverse((self.node(*id).reuse.last, *id)));
-        let places = NEWCOMERS.min(self.snapshots_total / NEWCOMERS_PART);
-        let oldest = new.get(places.checked_sub(1)?).copied();
+        let newcomers = NEWCOMERS.min(self.snapshots_total / NEWCOMERS_PART);
+        let oldest = new.get(newcomers.checked_sub(1)?).copied();
         oldest.or_else(|| ids.min_by_key(|id| self.worth(*id, None)))
     }
 
@@ -906,8 +906,8 @@ impl<N: Naming> Prefixes<N> {
     fn worth(&self, id: NodeId, left: Option<NodeId>) -> Worth {
         let (node, snapshot) = (self.node(id), self.snapshot(id));
         let is_middle = match snapshot.kind {
-            Kind::Parting => false,
-            Kind::End | Kind::Spaced => snapshot.followers == 1 || left == Some(id),
+            SnapshotKind::Parting => false,
+            SnapshotKind::End | SnapshotKind::Spaced => snapshot.followers == 1 || left == Some(id),
         };
         let tokens = (node.depth - self.depth(snapshot.before)) as f64;
         let rate = self.unknown.rate(&node.reuse, self.now);
@@ -964,20 +964,20 @@ impl<N: Naming> Prefixes<N> {
             let ranked = |id: NodeId| {
                 let node = self.node(id);
                 let rate = self.unknown.rate(&node.reuse, self.now);
-                let turn = self.turn(node.owner, asker);
-                (turn, like(rate), Reverse(node.reuse.last), id)
+                let order = self.eviction(node.owner, asker);
+                (order, like(rate), Reverse(node.reuse.last), id)
             };
             let may_go = self.ends.iter().copied().filter(may_go);
             let mut may_go: Vec<_> = may_go.map(ranked).collect();
             may_go.sort_unstable();
-            let Some(&(turn, ..)) = may_go.first() else {
+            let Some(&(order, ..)) = may_go.first() else {
                 return;
             };
             for (.., id) in may_go {
                 let owner = self.node(id).owner;
                 let goes = |tree: &Self| {
                     // The owner may have had more than the share, and less now.
-                    tree.pages_free.len() < count && tree.turn(owner, asker) == turn
+                    tree.pages_free.len() < count && tree.eviction(owner, asker) == order
                 };
                 if !goes(self) {
                     break;
@@ -992,7 +992,7 @@ impl<N: Naming> Prefixes<N> {
     }
 
     /// Order in which owners' pages are evicted for `asker`; the least first.
-    fn turn(&self, owner: Owner, (asker, share): (Owner, usize)) -> (bool, Reverse<usize>) {
+    fn eviction(&self, owner: Owner, (asker, share): (Owner, usize)) -> (bool, Reverse<usize>) {
         let Some(of) = self.holdings.get(&owner) else {
             return (false, Reverse(usize::MAX));
         };
@@ -1084,7 +1084,7 @@ impl<N: Naming> Prefixes<N> {
 }
 
 /// Rates that differ by less than half count as the same: of those goes what was in use last, as
-/// where prompts take turns it comes last again.
+/// where prompts recur in turn it comes last again.
 fn like(rate: f64) -> Ordered {
     Ordered((2.0 * rate.log2()).floor())
 }
@@ -1108,28 +1108,28 @@ mod tests {
 
     #[test]
     fn states_are_kept_where_prompts_part_after_heads_before_the_end_and_now_and_then() {
-        use Kind::{End, Parting, Spaced};
+        use SnapshotKind::{End, Parting, Spaced};
         const SPACING: usize = 4 * PAGE;
-        let placed = |prompt, found, head| {
-            let places = places(prompt, found, head, SPACING).into_iter();
-            places
-                .map(|place| (place.tokens, place.kind))
+        let points = |prompt, found, head| {
+            let points = snapshot_points(prompt, found, head, SPACING).into_iter();
+            points
+                .map(|point| (point.tokens, point.kind))
                 .collect::<Vec<_>>()
         };
-        assert!(placed(10, (0, 0), 0).is_empty());
-        assert!(placed(PAGE + OPENING - 1, (0, 0), 0).is_empty());
-        assert_eq!(placed(PAGE + OPENING, (0, 0), 0), [(PAGE, End)]);
-        let parting = placed(4 * PAGE, (0, PAGE), 0);
+        assert!(points(10, (0, 0), 0).is_empty());
+        assert!(points(PAGE + OPENING - 1, (0, 0), 0).is_empty());
+        assert_eq!(points(PAGE + OPENING, (0, 0), 0), [(PAGE, End)]);
+        let parting = points(4 * PAGE, (0, PAGE), 0);
         assert_eq!(parting, [(PAGE, Parting), (3 * PAGE, End)]);
-        let parting = placed(4 * PAGE, (PAGE, 2 * PAGE), 0);
+        let parting = points(4 * PAGE, (PAGE, 2 * PAGE), 0);
         assert_eq!(parting, [(2 * PAGE, Parting), (3 * PAGE, End)]);
-        assert!(placed(4 * PAGE, (3 * PAGE, 3 * PAGE), 0).is_empty());
-        let head = placed(4 * PAGE, (0, 0), 2 * PAGE - 1);
+        assert!(points(4 * PAGE, (3 * PAGE, 3 * PAGE), 0).is_empty());
+        let head = points(4 * PAGE, (0, 0), 2 * PAGE - 1);
         assert_eq!(head, [(PAGE, Parting), (3 * PAGE, End)]);
-        let head = placed(4 * PAGE, (2 * PAGE, 2 * PAGE), 2 * PAGE + 1);
-        assert_eq!(head, [(3 * PAGE, End)], "it is kept already");
-        assert_eq!(placed(4 * PAGE, (0, 0), usize::MAX), [(3 * PAGE, End)]);
-        let long = placed(2 * SPACING + PAGE, (0, 0), 0);
+        let head = points(4 * PAGE, (2 * PAGE, 2 * PAGE), 2 * PAGE + 1);
+        assert_eq!(head, [(3 * PAGE, End)], "it is cached already");
+        assert_eq!(points(4 * PAGE, (0, 0), usize::MAX), [(3 * PAGE, End)]);
+        let long = points(2 * SPACING + PAGE, (0, 0), 0);
         assert_eq!(long, [(SPACING, Spaced), (2 * SPACING, End)]);
     }
 

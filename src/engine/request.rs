@@ -6,8 +6,8 @@ use std::time::Instant;
 use super::adaptive::Parts;
 use super::constraint::Constraint;
 use super::events::EventSender;
+use super::fair_queue::Source;
 use super::thinking::ThinkingBudget;
-use super::turns::Source;
 use step::executor::TokenId;
 
 /// Largest `top_logprobs` that a request may ask for.
@@ -144,7 +144,7 @@ pub const COMMON: u128 = u128::MAX;
 /// One reply to be generated.
 #[derive(Debug)]
 pub struct Request {
-    /// Client, connection and call, among which turns are shared.
+    /// Client, connection and call, among which slots are shared fairly.
     pub source: Source,
     /// Domain of the prefix cache whose prompts it may share, beside those of [`COMMON`].
     pub domain: u128,

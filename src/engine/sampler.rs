@@ -193,7 +193,7 @@ impl Sampler {
     ///
     /// A logit `l <= least` weighs `exp((l - max) / T)`, which for `T <= 1` is at most
     /// `exp(l - first) * exp((least - first) * (1 / T - 1) + (first - max) / T)`; the sum of the
-    /// first factors is what the device's sum holds beside the ranked ones.
+    /// first factors is what the device's sum has beside the ranked ones.
     fn rest(
         &self,
         ranked: &Ranked<'_>,

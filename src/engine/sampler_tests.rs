@@ -50,11 +50,11 @@ fn greedy_takes_the_lowest_id_on_a_tie() {
 }
 
 #[test]
-fn greedy_finds_the_maximum_at_any_place() {
-    for place in 0..40 {
+fn greedy_finds_the_maximum_at_any_index() {
+    for index in 0..40 {
         let mut logits = [-2.0; 40];
-        logits[place] = -1.0;
-        assert_eq!(sample(&Sampling::default(), &logits, 0), place as TokenId);
+        logits[index] = -1.0;
+        assert_eq!(sample(&Sampling::default(), &logits, 0), index as TokenId);
     }
 }
 
@@ -172,9 +172,9 @@ fn draws_are_the_shares_of_a_full_sort() {
     for top_p in [0.05, 0.5, 0.9, 0.999, 1.0] {
         let rule = Sampling { top_p, ..warm() };
         let mass = f64::from(top_p) * sums[sums.len() - 1];
-        let kept = sums[sums.partition_point(|&sum| sum < mass).min(sums.len() - 1)];
+        let candidates = sums[sums.partition_point(|&sum| sum < mass).min(sums.len() - 1)];
         for uniform in (0..50).map(|i| (f64::from(i) + 0.5) / 50.0) {
-            let expected = sorted[sums.partition_point(|&sum| sum <= uniform * kept)];
+            let expected = sorted[sums.partition_point(|&sum| sum <= uniform * candidates)];
             let found = draw(
                 &logits,
                 (&rule, rule.temperature),
@@ -196,7 +196,7 @@ fn row(seed: u64, count: usize) -> (Vec<f32>, Vec<f32>) {
 
 #[test]
 fn what_is_ranked_gives_the_token_of_the_whole_row_or_none() {
-    let (mut told, mut left) = (0, 0);
+    let (mut chosen, mut left) = (0, 0);
     for seed in 0..2000 {
         let (logits, row) = row(seed, 24);
         let rule = Sampling {
@@ -215,15 +215,18 @@ fn what_is_ranked_gives_the_token_of_the_whole_row_or_none() {
             Some(id) => assert_eq!(id, sample(&rule, &logits, 3), "{rule:?}"),
             None => left += 1,
         }
-        told += usize::from(rule.temperature == 0.0 || [20, 24].contains(&rule.top_k));
+        chosen += usize::from(rule.temperature == 0.0 || [20, 24].contains(&rule.top_k));
     }
-    // All that need no more than is ranked are told, and some of the others.
-    assert!(left > 100 && left < 2000 - told, "{left} left, {told} told");
+    // All that need no more than is ranked are chosen, and some of the others.
+    assert!(
+        left > 100 && left < 2000 - chosen,
+        "{left} left, {chosen} chosen"
+    );
 }
 
 #[test]
 fn what_only_lowers_logits_is_applied_to_what_is_ranked() {
-    let mut told = 0;
+    let mut chosen = 0;
     for seed in 0..2000 {
         let (mut logits, _) = row(seed, 1);
         // Logits of either sign, for a repetition penalty divides one and multiplies the other.
@@ -250,10 +253,10 @@ fn what_only_lowers_logits_is_applied_to_what_is_ranked() {
         if let Some(id) = sampler.choose_ranked(&Ranked::new(&ranked), Allowed::All, 3) {
             let expected = sampler.next(&logits, 3, &mut Scratch::default()).unwrap();
             assert_eq!(id, expected, "{rule:?}");
-            told += 1;
+            chosen += 1;
         }
     }
-    assert!((1000..1900).contains(&told), "{told} told");
+    assert!((1000..1900).contains(&chosen), "{chosen} chosen");
 }
 
 #[test]
@@ -264,7 +267,7 @@ fn a_logit_that_is_lowered_to_those_that_are_not_ranked_needs_the_whole_row() {
         presence_penalty: 2.5,
         ..Sampling::default()
     };
-    // Token 3 sinks from 3.0 to 0.5; token 2, of which the device tells nothing, is before it then.
+    // Token 3 sinks from 3.0 to 0.5; then token 2, which the device does not rank, is before it.
     let row = ranked(&[0.0, 0.5, 0.5, 3.0], 2);
     let mut sampler = Sampler::new(rule, &[], &[], 8);
     sampler.take(3);
@@ -306,8 +309,8 @@ fn peaked(seed: u64) -> Vec<f32> {
     const VOCAB: u64 = 20_000;
     let height = 6.0 + 6.0 * rng::uniform(seed, VOCAB) as f32;
     let logit = |id| {
-        let place = 1.0 + rng::uniform(seed, id) as f32 * VOCAB as f32;
-        height - 2.5 * place.ln()
+        let rank = 1.0 + rng::uniform(seed, id) as f32 * VOCAB as f32;
+        height - 2.5 * rank.ln()
     };
     (0..VOCAB).map(logit).collect()
 }
@@ -631,7 +634,7 @@ fn what_is_forbidden_is_not_chosen_and_nothing_left_is_told() {
     assert_eq!(next(rule(&[1]), &restricted), None);
 }
 
-/// A device's ranking tells the same token as the row, or none.
+/// A device's ranking gives the same token as the row, or none.
 #[test]
 fn a_ranking_agrees_with_its_row_under_every_rule() {
     let logits: Vec<f32> = (0..200)
@@ -669,9 +672,9 @@ fn a_ranking_agrees_with_its_row_under_every_rule() {
         for position in 10..60 {
             let prompt: Vec<TokenId> = (0..10).map(|at| (at % 3) as TokenId).collect();
             let mut sampler = Sampler::new(rule.clone(), &prompt, &[7], 64);
-            if let Some(told) = sampler.choose_ranked(&Ranked::new(&row), Allowed::All, position) {
+            if let Some(early) = sampler.choose_ranked(&Ranked::new(&row), Allowed::All, position) {
                 let chosen = sampler.next(&logits, position, &mut Scratch::default());
-                assert_eq!(chosen, Some(told), "{rule:?}");
+                assert_eq!(chosen, Some(early), "{rule:?}");
             }
         }
     }

@@ -6,20 +6,20 @@ use super::acceptance_rate::Proposer;
 use super::constraint::{Allowed, Guide, MaskThreads};
 use super::drafts::{Drafter, Drafts};
 use super::events::EventSender;
+use super::fair_queue::Source;
 use super::kv::{Begin, Kv};
-use super::prefix::{self, Kind, Place};
+use super::prefix::{self, SnapshotKind, SnapshotPoint};
 use super::request::{Event, FinishReason, Request, Scored, TokenLogprobs};
 use super::sampler::{self, Sampler, Scratch};
 use super::scheduler::Candidate;
 use super::speculate::{Costs, DEPTH_MAX, Proposal, Scores};
-use super::turns::Source;
 use step::PAGE;
 use step::executor::{Drafted, Draw, Ranked, SeqRows, Slot, Snapshot, States, TokenId};
 use step::ranking;
 
-/// Events for which a channel must have room before its sequence is in a step: the token, the end,
-/// and scores of the prompt if they are wanted. So a terminal event always fits.
-pub(super) fn events_room(scores_prompt: bool) -> usize {
+/// Events for which a channel must have capacity before its sequence is in a step: the token, the
+/// end, and scores of the prompt if they are wanted. So a terminal event always fits.
+pub(super) fn events_min(scores_prompt: bool) -> usize {
     2 + usize::from(scores_prompt)
 }
 
@@ -46,10 +46,10 @@ pub(super) struct Sequence {
     pub number: u64,
     /// Domain of the prefix cache: sequences of one domain share cached prompts.
     pub domain: u128,
-    /// Places of its prompt where snapshots are still to be taken, ascending.
-    places: Vec<Place>,
-    /// Place in the rows of this step where one is taken, and its state.
-    lent: Option<(Place, Slot)>,
+    /// Points of its prompt where snapshots are still to be taken, ascending.
+    snapshot_points: Vec<SnapshotPoint>,
+    /// Point in the rows of this step where a snapshot is taken, and its state.
+    lent: Option<(SnapshotPoint, Slot)>,
     recurs: bool,
     /// Whether its cached pages are still being restored from the tier below: until then its pages
     /// and its slot must not be used.
@@ -75,7 +75,7 @@ pub(super) struct Sequence {
     scores: Vec<Scored>,
     events: EventSender,
     pub source: Source,
-    /// Time that its reader has kept it out of steps while others waited for its slot.
+    /// Time that its reader has delayed it while others waited for its slot.
     pub reader_lag: Duration,
     pub end: Option<End>,
 }
@@ -96,15 +96,15 @@ impl Sequence {
         tokens.reserve_exact(request.max_tokens);
         let constraint = request.constraint;
         let guide = constraint.map(|constraint| Guide::new(constraint, slot, threads));
-        let places = spacing.map_or(Vec::new(), |spacing| {
-            prefix::places(prompt, (begin.cached, begin.known), request.head, spacing)
+        let snapshot_points = spacing.map_or(Vec::new(), |spacing| {
+            prefix::snapshot_points(prompt, (begin.cached, begin.known), request.head, spacing)
         });
         Sequence {
             slot,
             from: begin.from,
             number,
             domain: request.domain,
-            places,
+            snapshot_points,
             lent: None,
             recurs: spacing.is_some(),
             restoring: begin.restore_after.is_some(),
@@ -141,17 +141,17 @@ impl Sequence {
 
     /// Prompt tokens of the next step, at most, so that it has one snapshot at most.
     fn most(&self) -> usize {
-        let second = self.places.get(1);
-        second.map_or(usize::MAX, |place| place.tokens - PAGE - self.computed)
+        let second = self.snapshot_points.get(1);
+        second.map_or(usize::MAX, |point| point.tokens - PAGE - self.computed)
     }
 
     /// Takes a state for a snapshot in the next `count` rows, if one is due there and a state may
     /// be had.
     pub fn lend(&mut self, count: usize, kv: &mut Kv) {
-        let next = self.places.first();
-        if next.is_some_and(|place| place.tokens <= self.computed + count) {
-            let place = self.places.remove(0);
-            self.lent = kv.lend(self.slot, place).map(|state| (place, state));
+        let next = self.snapshot_points.first();
+        if next.is_some_and(|point| point.tokens <= self.computed + count) {
+            let point = self.snapshot_points.remove(0);
+            self.lent = kv.lend(self.slot, point).map(|state| (point, state));
         }
     }
 
@@ -161,14 +161,14 @@ impl Sequence {
         let own = self.tokens[..self.prompt].iter();
         let shared = own.zip(prompt).take_while(|(own, token)| own == token);
         let most = shared.count().min(prompt.len().saturating_sub(1));
-        let will_be_kept = match self.recurs {
+        let will_be_cached = match self.recurs {
             true => {
-                let mut places = self.places.iter().rev().map(|place| place.tokens);
-                places.find(|tokens| *tokens <= most)
+                let mut points = self.snapshot_points.iter().rev().map(|point| point.tokens);
+                points.find(|tokens| *tokens <= most)
             }
             false => Some(most / PAGE * PAGE),
         };
-        will_be_kept.filter(|tokens| *tokens > self.computed)
+        will_be_cached.filter(|tokens| *tokens > self.computed)
     }
 
     /// Whether it still computes its first `tokens`.
@@ -185,7 +185,7 @@ impl Sequence {
     pub fn draft(&mut self, drafter: Drafter, costs: &Costs) -> Proposal {
         let known = self.tokens.len();
         let left = (self.length_max - known).saturating_sub(1);
-        let fits = |&drafts: &usize| self.events.has_room(self.events_room() + drafts);
+        let fits = |&drafts: &usize| self.events.has_capacity(self.events_min() + drafts);
         let most = (0..=DEPTH_MAX.min(left)).rev().find(fits).unwrap_or(0);
         self.drafts.draft(drafter, &self.tokens, most, costs)
     }
@@ -343,16 +343,16 @@ impl Sequence {
         self.prompt_cached = self.tokens.len() > self.prompt;
         let computed = self.computed.min(self.prompt);
         let whole = computed / PAGE * PAGE;
-        let came = self.lent.take_if(|(place, _)| place.tokens <= computed);
+        let came = self.lent.take_if(|(point, _)| point.tokens <= computed);
         let most = match (came, self.recurs) {
-            (Some((place, _)), _) => place.tokens,
+            (Some((point, _)), _) => point.tokens,
             (None, false) => whole,
             // Without a state the blocks are cached all the same: the tree knows that they are
             // asked for.
-            (None, true) if self.prompt_cached => prefix::last_place(self.prompt),
+            (None, true) if self.prompt_cached => prefix::last_snapshot_point(self.prompt),
             (None, true) => return false,
         };
-        let state: Option<(Kind, Slot)> = came.map(|(place, state)| (place.kind, state));
+        let state: Option<(SnapshotKind, Slot)> = came.map(|(point, state)| (point.kind, state));
         if most > kv.tokens_cached(self.slot) || state.is_some() {
             kv.cache(self.slot, &self.tokens[..most], state);
         }
@@ -379,25 +379,25 @@ impl Sequence {
         States {
             from: self.from,
             to: self.slot,
-            snapshot: self.lent.map(|(place, slot)| Snapshot {
-                rows: place.tokens - self.computed,
+            snapshot: self.lent.map(|(point, slot)| Snapshot {
+                rows: point.tokens - self.computed,
                 slot,
             }),
         }
     }
 
-    fn events_room(&self) -> usize {
-        events_room(self.prompt_logprobs.is_some())
+    fn events_min(&self) -> usize {
+        events_min(self.prompt_logprobs.is_some())
     }
 
-    /// Whether its events have no room.
+    /// Whether its next events exceed the capacity of their channel.
     pub fn waits_for_reader(&self) -> bool {
-        !self.events.has_room(self.events_room())
+        !self.events.has_capacity(self.events_min())
     }
 
-    /// Completes when its reader has made room, or is gone.
+    /// Completes when its reader has freed enough capacity, or is gone.
     pub async fn caught_up(&self) {
-        self.events.room(self.events_room()).await;
+        self.events.wait_for_capacity(self.events_min()).await;
     }
 
     pub fn is_abandoned(&self) -> bool {
@@ -649,7 +649,7 @@ impl Sequence {
         *self.end.get_or_insert(End::Failed)
     }
 
-    /// A sequence runs only with room for its events, so a refusal means that the reader is gone.
+    /// A sequence runs only with capacity for its events: a refusal means that the reader is gone.
     fn send(&mut self, event: Event) {
         if !self.events.send(event) {
             self.end = Some(End::Cancelled);

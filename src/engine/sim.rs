@@ -18,6 +18,7 @@ use super::adaptive::Parts;
 use super::constraint::{self, Constraint, Mask, Next};
 use super::drafts::Drafter;
 use super::events::{self, EventReceiver};
+use super::fair_queue::Source;
 use super::request::{
     Admitted, COMMON, Dry, Event, FinishReason, Request, Sampling, Scored, TokenLogprobs, Xtc,
 };
@@ -26,7 +27,6 @@ use super::speculate::{DEPTH_MAX, Speculate};
 use super::thinking::ThinkingBudget;
 use super::tier::Tier;
 use super::trials::spread;
-use super::turns::Source;
 use super::{DEVICE_FAILED, Engine, Handle, Limits, Rejected, Round, rng, runtime, scheduler};
 use step::executor::{
     DeviceError, Drafted, Drafting, Executor, PageId, Ranked, SeqRows, Slot, TokenId,
@@ -1160,7 +1160,8 @@ impl Simulation {
         };
         request.domain = self.dice.pick(&[0, 1, COMMON]);
         request.head = self.dice.below(8 * PAGE);
-        let full = !self.handle.has_room(request.source, request.prompt.len());
+        let tokens = request.prompt.len();
+        let full = !self.handle.has_capacity(request.source, tokens);
         match self.handle.submit(request) {
             Ok(()) => assert!(!full, "the queue takes more than it may"),
             Err(Rejected::Full(_)) => {

@@ -2,7 +2,7 @@
 //! its power state or temperature, or of something else that runs on it.
 //!
 //! Steps have the same size if they have as many rows of as many sequences over nearly as many
-//! positions. The fastest of many is compared, so that a step that was held up does not count, nor
+//! positions. The fastest of many is compared, so that a step that was delayed does not count, nor
 //! one whose rows chose more experts.
 
 use std::collections::HashMap;
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_work_that_takes_longer_is_told_once() {
+    fn the_same_work_that_takes_longer_is_reported_once() {
         let mut steps = Slowdown::default();
         assert_eq!(window(&mut steps, of(1, 800), STEP), 1000);
         assert_eq!(window(&mut steps, of(1, 801), STEP.mul_f64(1.2)), 1200);
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_that_were_held_up_do_not_count() {
+    fn delayed_steps_do_not_count() {
         let mut steps = Slowdown::default();
         window(&mut steps, of(1, 800), STEP);
         for step in 0..WINDOW {

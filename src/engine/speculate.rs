@@ -361,8 +361,8 @@ mod tests {
     fn depth(accepted: usize, row: f64) -> usize {
         let mut acceptance = AcceptanceRate::default();
         for draft in 0..100 {
-            let holds = draft * accepted / 100 != (draft + 1) * accepted / 100;
-            acceptance.note(ONE[usize::from(holds)]);
+            let is_accepted = draft * accepted / 100 != (draft + 1) * accepted / 100;
+            acceptance.note(ONE[usize::from(is_accepted)]);
         }
         let mut costs = Costs::default();
         for rows in 1..=8 {

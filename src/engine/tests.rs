@@ -45,8 +45,8 @@ fn spawn_model() -> (Handle, Thread) {
     spawn(LIMITS, || Ok(HashModel::<VOCAB>::new(&LIMITS)))
 }
 
-fn submit(handle: &Handle, spec: &Spec, room: usize) -> EventReceiver {
-    let (request, receiver) = spec.request(room);
+fn submit(handle: &Handle, spec: &Spec, capacity: usize) -> EventReceiver {
+    let (request, receiver) = spec.request(capacity);
     handle.submit(request).unwrap();
     receiver
 }
@@ -55,9 +55,9 @@ fn read_all(mut receiver: EventReceiver) -> Vec<Event> {
     std::iter::from_fn(|| receiver.blocking_recv()).collect()
 }
 
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+fn eventually(what: &str, mut is_true: impl FnMut() -> bool) {
     let begun = Instant::now();
-    while !holds() {
+    while !is_true() {
         assert!(begun.elapsed() < PATIENCE, "{what} never happened");
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -84,12 +84,12 @@ fn a_request_is_answered_and_counted() {
 fn a_device_may_have_fewer_pages_than_the_target_states() {
     let few = Limits { pages: 3, ..LIMITS };
     let (handle, thread) = spawn(LIMITS, move || Ok(HashModel::<VOCAB>::new(&few)));
-    let room = 3 * PAGE;
-    let fits = read_all(submit(&handle, &spec(room - 3), room));
+    let capacity = 3 * PAGE;
+    let fits = read_all(submit(&handle, &spec(capacity - 3), capacity));
     assert_eq!(fits.last(), Some(&Event::Done(FinishReason::Length)));
-    let refused = read_all(submit(&handle, &spec(room - 2), room));
+    let refused = read_all(submit(&handle, &spec(capacity - 2), capacity));
     assert!(
-        matches!(&refused[..], [Event::Failed(text)] if text.contains(&format!("than {room}"))),
+        matches!(&refused[..], [Event::Failed(text)] if text.contains(&format!("than {capacity}"))),
         "{refused:?}"
     );
     handle.drain();
@@ -158,7 +158,7 @@ fn scores_need_room_of_their_own() {
     let _ = handle.submit(scored.request(2).0);
 }
 
-/// Counts how often the device was asked, and can be told to hold a step.
+/// Counts how often the device was asked, and can be asked to block a step.
 struct Gated {
     model: HashModel<VOCAB>,
     gate: std::sync::mpsc::Receiver<()>,
@@ -197,14 +197,14 @@ fn spawn_gated() -> (std::sync::mpsc::Sender<()>, Handle, Thread) {
 
 #[test]
 fn an_idle_engine_sleeps() {
-    let (tell, told) = std::sync::mpsc::channel();
+    let (sender, receiver) = std::sync::mpsc::channel();
     let (handle, thread) = spawn(LIMITS, move || {
-        tell.send(std::fs::read_link("/proc/thread-self")?)?;
+        sender.send(std::fs::read_link("/proc/thread-self")?)?;
         Ok(HashModel::<VOCAB>::new(&LIMITS))
     });
     read_all(submit(&handle, &spec(1), 2));
     let stat = std::path::Path::new("/proc")
-        .join(told.recv().unwrap())
+        .join(receiver.recv().unwrap())
         .join("stat");
     std::thread::sleep(Duration::from_millis(50));
     let before = processor_ticks(&stat);
@@ -232,7 +232,7 @@ fn a_stalled_sequence_goes_on_when_its_reader_catches_up() {
     assert_eq!(
         handle.stats().generated_tokens.get(),
         3,
-        "the channel has room for one more"
+        "the channel has capacity for one more"
     );
     assert_eq!(read_all(receiver), spec(20).expected(&LIMITS));
 }
@@ -319,7 +319,7 @@ fn a_prompt_that_failed_is_kept_for_nobody() {
     assert!(seen.iter().all(|count| *count > 0), "{seen:?}");
 }
 
-/// With fewer states than places of a prompt, the last place has one.
+/// With fewer states than snapshot points of a prompt, the last one has one.
 #[test]
 fn the_end_of_a_prompt_is_kept_before_its_middle() {
     let limits = Limits {
@@ -488,7 +488,7 @@ fn a_slot_carries_nothing_to_its_next_owner() {
         prompt_logprobs: Some(2),
         constraint: None,
     };
-    // A constraint holds from the first token, inside of any reasoning.
+    // A constraint applies from the first token, inside of any reasoning.
     let mut specs = (0..).map(|seed| sim::Dice::new(seed).spec());
     let obeys = specs.find(|spec| spec.constraint.is_some()).unwrap();
     let plain = spec(30);
@@ -564,7 +564,7 @@ fn a_newcomers_prompt_waits_for_no_prompt_of_a_flood() {
     };
     let _flood = [from(1, 9 * PAGE), from(1, PAGE)];
     assert_eq!(served(), [1, 1]);
-    // Longer than what half a step holds, and than what the flood has left.
+    // Longer than what half a step has, and than what the flood has left.
     let _second = from(2, 2 * PAGE);
     assert_eq!(served(), [1, 2], "a reply and the newcomer's prompt");
     assert_eq!(handle.stats().prompt_tokens.get(), 4 * PAGE as u64);
@@ -630,9 +630,9 @@ fn a_request_that_meets_a_closed_inbox_is_not_counted_as_waiting() {
 #[test]
 fn rows_reuse_their_memory() {
     let rows: Vec<SeqRows<'_>> = Vec::with_capacity(9);
-    let place = rows.as_ptr() as usize;
+    let address = rows.as_ptr() as usize;
     let again: Vec<SeqRows<'static>> = recycle(rows);
-    assert_eq!((again.as_ptr() as usize, again.capacity()), (place, 9));
+    assert_eq!((again.as_ptr() as usize, again.capacity()), (address, 9));
 }
 
 /// Also a benchmark: prints what the engine itself costs per step, without the device.
@@ -697,15 +697,15 @@ impl Constraint for Late {
 fn a_late_mask_holds_its_own_sequence_and_no_other() {
     let (handle, _thread) = spawn_model();
     let may_come = Arc::new(AtomicBool::new(false));
-    let (mut request, mut held) = spec(3).request(8);
+    let (mut request, mut events) = spec(3).request(8);
     request.constraint = Some(Box::new(Late(may_come.clone())));
     handle.submit(request).unwrap();
     let other = read_all(submit(&handle, &spec(20), 32));
     assert_eq!(other, spec(20).expected(&LIMITS));
-    assert!(held.try_recv().is_err());
+    assert!(events.try_recv().is_err());
     may_come.store(true, Ordering::Relaxed);
     let is_nine = |event: &Event| matches!(event, Event::Token { id: 9, .. });
-    let events = read_all(held);
+    let events = read_all(events);
     assert!(events[..3].iter().all(is_nine), "{events:?}");
     assert_eq!(events[3], Event::Done(FinishReason::Length));
 }
@@ -780,8 +780,8 @@ fn a_call_that_never_returns_ends_the_engine_in_time() {
         handle.drain();
         let error = thread.join().unwrap_err();
         let took = begun.elapsed();
-        let told = format!("{} s", patience.as_secs_f32());
-        assert!(error.is_of_device() && error.to_string().contains(&told));
+        let reported = format!("{} s", patience.as_secs_f32());
+        assert!(error.is_of_device() && error.to_string().contains(&reported));
         assert!(
             took >= patience && took < patience + SLOW_PATIENCE,
             "{took:?}"
@@ -836,7 +836,7 @@ fn an_executor_may_take_any_time_to_be_made_and_between_calls() {
     assert_eq!(asks.join().unwrap(), spec(3).expected(&LIMITS));
 }
 
-/// Tells when it is taken down.
+/// Reports when it is taken down.
 struct Failing(std::sync::mpsc::Sender<()>);
 
 impl Drop for Failing {
@@ -863,9 +863,9 @@ impl Executor for Failing {
 
 #[test]
 fn a_device_that_failed_is_asked_for_nothing() {
-    let (tell, told) = std::sync::mpsc::channel();
-    let (handle, thread) = spawn(LIMITS, || Ok(Failing(tell)));
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let (handle, thread) = spawn(LIMITS, || Ok(Failing(sender)));
     let _receiver = submit(&handle, &spec(1), 2);
     thread.join().unwrap_err();
-    assert!(told.try_recv().is_err());
+    assert!(receiver.try_recv().is_err());
 }

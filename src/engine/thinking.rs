@@ -1,5 +1,5 @@
 //! A bound on the reasoning at the head of a reply: once it is used up, the tokens that end the
-//! reasoning are written in place of sampled ones.
+//! reasoning are written instead of sampled ones.
 
 use step::executor::TokenId;
 
@@ -16,7 +16,7 @@ pub struct ThinkingBudget {
     pub ending: Vec<TokenId>,
 }
 
-/// Place of the reply's next token.
+/// Position of the reply's next token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// `written` tokens so far, the last `closing` of which begin the tag.

@@ -625,7 +625,7 @@ mod over_hashes {
         let wanted: Vec<Output> = agents.iter().map(asked).collect();
         desk.restart_tiers();
         let (disk, _) = desk.disk.clone().expect("there are tiers");
-        disk.memory().faults.held = true;
+        disk.memory().faults.blocked = true;
         desk.engine.now = told;
         let is_on = |desk: &Hashes| {
             let staging = desk.engine.tier.as_ref().and_then(|tier| tier.staging());
@@ -648,7 +648,7 @@ mod over_hashes {
             }
             assert!(reply == *wanted);
         }
-        disk.memory().faults.held = false;
+        disk.memory().faults.blocked = false;
         assert!(!is_on(&desk), "it is slower than computing");
     }
 

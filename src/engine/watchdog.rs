@@ -1,4 +1,4 @@
-//! Watchdog of the engine's thread, which a lost device may hold for ever.
+//! Watchdog of the engine's thread, which a lost device may block for ever.
 //!
 //! The thread counts its calls of the executor. Whoever joins it looks at the count at intervals,
 //! and gives up on a call that it has seen too often. It counts looks rather than time, so that the
@@ -135,7 +135,7 @@ impl Thread {
     /// call may never return, and no event of a request can come any more.
     ///
     /// # Errors
-    /// Why the engine ended before it was told to.
+    /// Why the engine ended before it was asked to.
     pub fn join(self) -> Outcome {
         let Some(patience) = self.patience else {
             return self.ended.recv().unwrap_or(Err(EngineError::Panicked));

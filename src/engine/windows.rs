@@ -85,13 +85,13 @@ impl Windows {
         self.give_back(left);
     }
 
-    /// Gives `to`, in place of its own pages, those of `from` that hold positions before `place`
-    /// and that rows from `place` on read. These pages then belong to both.
-    pub fn share(&mut self, from: Slot, to: Slot, place: usize) {
+    /// Gives `to`, instead of its own pages, those of `from` that hold positions before `position`
+    /// and that rows from `position` on read. These pages then belong to both.
+    pub fn share(&mut self, from: Slot, to: Slot, position: usize) {
         self.clear(to);
-        let first = self.window.first_page(place);
+        let first = self.window.first_page(position);
         let table = &self.tables[from.0 as usize];
-        let pages = table.pages[first - table.first..place / PAGE - table.first].to_vec();
+        let pages = table.pages[first - table.first..position / PAGE - table.first].to_vec();
         for page in &pages {
             self.holders[page.0 as usize] += 1;
         }
@@ -182,20 +182,20 @@ mod tests {
     #[test]
     fn a_snapshot_keeps_the_last_pages_that_its_sequence_leaves() {
         let mut windows = windows(1, 1);
-        let (own, other, snapshot, place) = (Slot(0), Slot(1), Slot(2), 10 * PAGE);
-        windows.cover(own, 0, place + PAGE);
-        windows.share(own, snapshot, place);
+        let (own, other, snapshot, position) = (Slot(0), Slot(1), Slot(2), 10 * PAGE);
+        windows.cover(own, 0, position + PAGE);
+        windows.share(own, snapshot, position);
         let pages = windows.pages(snapshot).to_vec();
-        assert_eq!(pages.len(), 10 - windows.window.first_page(place));
-        prefill(&mut windows, own, place + PAGE, 40 * PAGE);
+        assert_eq!(pages.len(), 10 - windows.window.first_page(position));
+        prefill(&mut windows, own, position + PAGE, 40 * PAGE);
         windows.clear(own);
         assert_eq!(
             (windows.used(), windows.pages(snapshot)),
             (pages.len(), &pages[..])
         );
-        windows.share(snapshot, other, place);
+        windows.share(snapshot, other, position);
         windows.clear(snapshot);
-        windows.cover(other, place, place + 1);
+        windows.cover(other, position, position + 1);
         assert_eq!(windows.pages(other)[..pages.len()], pages);
         windows.leave(other, 40 * PAGE);
         assert_eq!((windows.used(), windows.check_integrity()), (0, Ok(())));

@@ -11,7 +11,7 @@ use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, StatusCode};
 use serde::Serialize;
 
-use engine::turns::Source;
+use engine::fair_queue::Source;
 use host::calendar::strftime;
 
 use super::body::WholeBody;

@@ -15,7 +15,7 @@ use hyper::body::Bytes;
 use serde_json::Value;
 use tokio::sync::oneshot;
 
-use engine::turns::{SlotCounts, Source, Turns};
+use engine::fair_queue::{FairQueue, SlotCounts, Source};
 use host::allocator;
 use text::work::{Stopped, cpu_time};
 
@@ -261,7 +261,7 @@ struct Queue {
     processors: usize,
     /// In the order of their arrival.
     jobs: Vec<Job>,
-    turns: Turns,
+    fair_queue: FairQueue,
     /// Among equals the oldest job is next rather than the smallest.
     oldest_next: bool,
     /// Name of the last job.
@@ -322,7 +322,7 @@ impl Queue {
         while let Some(at) = self.next() {
             let job = &mut self.jobs[at];
             let before = std::mem::replace(&mut job.stage, Stage::Running);
-            self.turns.take(job.source);
+            self.fair_queue.note_served(job.source);
             self.oldest_next = !self.oldest_next;
             if let Stage::New(called) = before {
                 // If the client has left, dropping its ticket removes the job.
@@ -350,7 +350,7 @@ impl Queue {
         }
         let sources = able.iter().map(|at| self.jobs[*at].source);
         let counts = SlotCounts::of(running().map(|job| job.source));
-        let next = self.turns.next(sources, &counts, false);
+        let next = self.fair_queue.next(sources, &counts, false);
         next.map(|next| able[next])
     }
 }

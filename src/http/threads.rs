@@ -154,7 +154,7 @@ mod tests {
     use super::*;
     use crate::body::{self, Memory};
     use crate::parsing::Parsing;
-    use engine::turns::Source;
+    use engine::fair_queue::Source;
 
     #[test]
     fn what_is_parsed_makes_way_and_its_connection_does_not() {

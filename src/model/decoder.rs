@@ -251,9 +251,9 @@ impl<B: Runs> Prediction<B> {
     }
 }
 
-/// Part of the forward pass, after which hidden states can be looked at.
+/// Point of the forward pass after which hidden states can be looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum HookPoint {
     Embedding,
     Mixer,
     /// The logits of a router are still in `Scratch::router` after it.
@@ -273,15 +273,15 @@ pub fn forward_watched<B: Runs>(
     model: &mut Model<B>,
     s: &mut Scratch<B>,
     batch: &Batch,
-    mut after: impl FnMut(&mut B, &Scratch<B>, Part),
+    mut after: impl FnMut(&mut B, &Scratch<B>, HookPoint),
 ) {
     ops.embed(&model.embed, batch, &mut s.stream.residual);
-    after(ops, s, Part::Embedding);
+    after(ops, s, HookPoint::Embedding);
     for layer in &mut model.layers {
         layer.mix(ops, s, batch);
-        after(ops, s, Part::Mixer);
+        after(ops, s, HookPoint::Mixer);
         layer.feed(ops, s, batch);
-        after(ops, s, Part::FeedForward);
+        after(ops, s, HookPoint::FeedForward);
     }
     let ends = Ends {
         hidden: Hidden::OfRows,
@@ -311,7 +311,7 @@ pub fn draft<B: Runs>(
     if from == Hidden::OfRows {
         ops.accept(&s.ranked, batch);
     }
-    let predicted = s.predicted.as_mut().expect("a prediction has room");
+    let predicted = s.predicted.as_mut().expect("a prediction has memory");
     let [y, pair] = &mut predicted.pair;
     let Stream { residual, x, .. } = &mut s.stream;
     let hidden = match from {
@@ -328,7 +328,7 @@ pub fn draft<B: Runs>(
     prediction.layer.mix(ops, s, batch);
     prediction.layer.feed(ops, s, batch);
     let prediction = model.prediction.as_ref().expect("it has run");
-    let predicted = s.predicted.as_mut().expect("a prediction has room");
+    let predicted = s.predicted.as_mut().expect("a prediction has memory");
     let ends = Ends {
         hidden: Hidden::OfWanted,
         x: &mut s.stream.x,
@@ -339,12 +339,12 @@ pub fn draft<B: Runs>(
     };
     let residual = &s.stream.residual;
     ops.lm_head(residual, &prediction.norm, model.head(), batch, ends);
-    ops.guess(&predicted.logits, from == Hidden::OfWanted);
+    ops.draft(&predicted.logits, from == Hidden::OfWanted);
 }
 
 /// Ranks what a prediction left in `s.predicted.logits`, if the backend ranks rows.
 pub fn rank_prediction<B: Runs>(ops: &mut B, s: &mut Scratch<B>) {
-    let predicted = s.predicted.as_mut().expect("a prediction has room");
+    let predicted = s.predicted.as_mut().expect("a prediction has memory");
     if B::RANKS {
         ops.top_k(&predicted.logits, &mut predicted.ranked);
     }

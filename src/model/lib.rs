@@ -18,7 +18,7 @@ pub mod weights;
 #[cfg(has = "experts")]
 pub use blocks::experts::sources as expert_sources;
 pub use blocks::{AnyBlock, Loader, Memory, ROUTED, ROUTER_LOGITS, ROWS_NVFP4, Runs};
-pub use decoder::{Layer, Part, Scratch};
+pub use decoder::{HookPoint, Layer, Scratch};
 pub use ledger::{Plan, TooLittle};
 pub use runner::{Runner, Taker};
 pub use stacks::{Stack, stacks};

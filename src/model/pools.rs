@@ -6,7 +6,7 @@
 //! never waits for one; the rest goes to the group of all positions.
 
 use super::Runs;
-use crate::ops::{Copied, PAGE_GROUPS, Place};
+use crate::ops::{Copied, PAGE_GROUPS, PoolRegion};
 use crate::shapes::PageGroup;
 use crate::target::{STATES, WINDOW};
 use crate::weights::Layout;
@@ -62,8 +62,8 @@ struct Pool<P> {
     bytes: usize,
     /// None if a piece has no bytes.
     memory: Option<P>,
-    /// Parts that were given to layers so far, in their order.
-    places: Vec<Place<P>>,
+    /// Regions that were given to layers so far, in their order.
+    regions: Vec<PoolRegion<P>>,
 }
 
 impl<P: Clone> Pools<P> {
@@ -102,12 +102,12 @@ impl<P: Clone> Pools<P> {
     }
 
     /// The next layer's part of each page of a group.
-    pub fn page(&mut self, group: PageGroup, bytes: usize) -> Place<P> {
+    pub fn page(&mut self, group: PageGroup, bytes: usize) -> PoolRegion<P> {
         self.pages[group as usize].give(bytes)
     }
 
     /// The next layer's part of each state.
-    pub fn state(&mut self, bytes: usize) -> Place<P> {
+    pub fn state(&mut self, bytes: usize) -> PoolRegion<P> {
         self.states.give(bytes)
     }
 
@@ -120,7 +120,7 @@ impl<P: Clone> Pools<P> {
                 Piece::State(slot) => (&self.states, slot.0),
             };
             Copied {
-                places: &pool.places,
+                regions: &pool.regions,
                 piece: piece as usize,
                 at: transfer.at,
             }
@@ -136,20 +136,20 @@ impl<P: Clone> Pool<P> {
             count,
             bytes,
             memory: memory.transpose()?,
-            places: Vec::new(),
+            regions: Vec::new(),
         })
     }
 
     /// The next layer's part of each piece.
-    fn give(&mut self, bytes: usize) -> Place<P> {
-        let before: usize = self.places.iter().map(|place| place.stride).sum();
+    fn give(&mut self, bytes: usize) -> PoolRegion<P> {
+        let before: usize = self.regions.iter().map(|region| region.stride).sum();
         assert!(before + bytes <= self.bytes, "a layer that no plan has");
-        let place = Place {
+        let region = PoolRegion {
             pool: self.memory.clone().expect("it has bytes"),
             at: before * self.count,
             stride: bytes,
         };
-        self.places.push(place.clone());
-        place
+        self.regions.push(region.clone());
+        region
     }
 }

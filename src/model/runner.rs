@@ -17,7 +17,7 @@ use step::executor::{
 };
 use step::transfer::{PieceBytes, Sum, Transfer};
 
-use super::decoder::{self, Model, Part, Scratch};
+use super::decoder::{self, HookPoint, Model, Scratch};
 use super::ledger::Plan;
 use super::pools::Pools;
 
@@ -246,8 +246,8 @@ impl<B: Runs> Runner<B> {
     ) -> Result<(), DeviceError> {
         routers.clear();
         self.step_watched(rows, |taker, part| match part {
-            Part::FeedForward => taker.take_router(routers),
-            Part::Embedding | Part::Mixer => Ok(()),
+            HookPoint::FeedForward => taker.take_router(routers),
+            HookPoint::Embedding | HookPoint::Mixer => Ok(()),
         })
     }
 
@@ -259,7 +259,7 @@ impl<B: Runs> Runner<B> {
     pub fn step_watched(
         &mut self,
         rows: &[SeqRows<'_>],
-        mut look: impl FnMut(&mut Taker<'_, B>, Part) -> Result<(), DeviceError>,
+        mut look: impl FnMut(&mut Taker<'_, B>, HookPoint) -> Result<(), DeviceError>,
     ) -> Result<(), DeviceError> {
         self.fill(rows)?;
         self.ops.begin(&self.batch);

@@ -16,10 +16,10 @@ pub trait Attention: Send + Sync + 'static {
     const KV_HEADS: usize;
     /// Elements of a head.
     const HEAD_DIM: usize;
-    /// Elements of a value; where a head has more, keys are turned elements and a latent of so many
-    /// after them, and the latents are the values.
+    /// Elements of a value; where a head has more, keys are rotated elements and a latent of so
+    /// many after them, and the latents are the values.
     const VALUE_DIM: usize;
-    /// Leading elements of a head that rotary embedding turns, in pairs `(i, i + ROTARY_DIM / 2)`.
+    /// Leading elements of a head that RoPE rotates, in pairs `(i, i + ROTARY_DIM / 2)`.
     const ROTARY_DIM: usize;
     /// Angles of rotary embedding.
     const ROPE: Rope;
@@ -71,7 +71,7 @@ pub trait Attention: Send + Sync + 'static {
     };
     /// Width of the result.
     const MIXED: usize = Self::HEADS * Self::VALUE_DIM;
-    /// Turned pairs of a head.
+    /// Rotated pairs of a head.
     const PAIRS: usize = Self::ROTARY_DIM / 2;
     /// Fails to compile where the numbers do not fit each other.
     const CHECK: () = {
@@ -131,13 +131,13 @@ pub struct Rope {
 pub enum Scaling {
     Llama3(Llama3),
     Yarn(Yarn),
-    /// So many pairs, the first ones, keep theirs; the others do not turn.
+    /// So many pairs, the first ones, keep theirs; the others do not rotate.
     First(usize),
 }
 
-/// The scaling YaRN (`rope_type` "yarn" of HF transformers; arXiv 2309.00071): a pair that turns
-/// less than `slow` times in `original` positions is slowed by `factor`, one that turns more than
-/// `fast` times is kept, and between them, by pair, part of both is taken.
+/// The scaling YaRN (`rope_type` "yarn" of HF transformers; arXiv 2309.00071): a pair that rotates
+/// less than `slow` times in `original` positions is slowed by `factor`, one that rotates more
+/// than `fast` times is unchanged, and frequencies between are interpolated by pair.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Yarn {
     pub factor: f64,
@@ -145,14 +145,14 @@ pub struct Yarn {
     pub slow: f64,
     /// Positions of the first training.
     pub original: f64,
-    /// Whether the bounds between kept and slowed pairs are whole pairs.
+    /// Whether the bounds between unchanged and slowed pairs are whole pairs.
     pub truncate: bool,
     /// Factor of queries and of keys; absent: `0.1 ln(factor) + 1`.
     pub growth: Option<f64>,
 }
 
-/// The scaling of Llama 3.1: low frequencies are divided by `factor`, high ones kept, those between
-/// interpolated (`rope_type` "llama3" of HF transformers).
+/// The scaling of Llama 3.1: low frequencies are divided by `factor`, high ones unchanged, those
+/// between interpolated (`rope_type` "llama3" of HF transformers).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Llama3 {
     pub factor: f64,
@@ -189,7 +189,7 @@ impl Rope {
     }
 
     /// Cosine and sine of a pair's angle, times what queries and keys grow by.
-    pub fn turn(&self, position: usize, pair: usize, rotary_dim: usize) -> (f32, f32) {
+    pub fn rotation(&self, position: usize, pair: usize, rotary_dim: usize) -> (f32, f32) {
         let angle = position as f64 * self.frequency(pair, rotary_dim);
         let growth = self.growth();
         let grown = |value: f64| (growth * value) as f32;
@@ -201,9 +201,9 @@ impl Yarn {
     /// Part of a pair's frequency that is left.
     fn share(&self, theta: f64, pair: usize, rotary_dim: usize) -> f64 {
         let pairs = rotary_dim as f64 / 2.0;
-        // The pair that turns so many times.
-        let of = |turns: f64| {
-            let wavelength = self.original / (turns * 2.0 * std::f64::consts::PI);
+        // The pair that rotates so many times.
+        let of = |rotations: f64| {
+            let wavelength = self.original / (rotations * 2.0 * std::f64::consts::PI);
             pairs * libm::log(wavelength) / libm::log(theta)
         };
         let (low, high) = match self.truncate {
@@ -227,8 +227,8 @@ impl Llama3 {
         if wavelength > self.original / self.low {
             return frequency / self.factor;
         }
-        let kept = (self.original / wavelength - self.low) / (self.high - self.low);
-        (1.0 - kept) * frequency / self.factor + kept * frequency
+        let unchanged = (self.original / wavelength - self.low) / (self.high - self.low);
+        (1.0 - unchanged) * frequency / self.factor + unchanged * frequency
     }
 }
 
@@ -340,8 +340,8 @@ pub trait Experts: Send + Sync + 'static {
     const INPUTS: usize = Self::ACTIVATION.inputs();
     /// Experts of a layer, the shared one last.
     const ALL: usize = Self::COUNT + Self::HAS_SHARED;
-    /// Experts that a row visits, the shared one last.
-    const TURNS: usize = Self::PER_TOKEN + Self::HAS_SHARED;
+    /// Experts that a row is assigned to, the shared one last.
+    const ASSIGNED: usize = Self::PER_TOKEN + Self::HAS_SHARED;
     /// 1 if there is a shared expert, else 0.
     const HAS_SHARED: usize = if Self::SHARED > 0 { 1 } else { 0 };
     /// Width of the router's logits: of every expert whose weight they decide.
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn pairs_after_the_first_ones_do_not_turn() {
+    fn pairs_after_the_first_ones_do_not_rotate() {
         let rope = Rope {
             theta: 16.0,
             scaling: Some(Scaling::First(1)),
@@ -413,11 +413,11 @@ mod tests {
             [0, 1, 2].map(|pair| rope.frequency(pair, 8)),
             [1.0, 0.0, 0.0]
         );
-        assert_eq!(rope.turn(9, 1, 8), (1.0, 0.0));
+        assert_eq!(rope.rotation(9, 1, 8), (1.0, 0.0));
     }
 
     #[test]
-    fn a_scaled_frequency_is_kept_above_and_divided_below() {
+    fn a_scaled_frequency_is_unchanged_above_and_divided_below() {
         let scaling = Llama3 {
             factor: 8.0,
             low: 1.0,
@@ -430,8 +430,8 @@ mod tests {
         };
         let (plain, scaled) = (rope(None), rope(Some(Scaling::Llama3(scaling))));
         let both = |pair| (plain.frequency(pair, 128), scaled.frequency(pair, 128));
-        let (kept, same) = both(0);
-        assert_eq!(kept, same);
+        let (unchanged, same) = both(0);
+        assert_eq!(unchanged, same);
         let (slow, slower) = both(63);
         assert_eq!(slow / 8.0, slower);
         let between = (0..64).map(both).filter(|(a, b)| b < a && *b > a / 8.0);
@@ -459,7 +459,7 @@ mod tests {
             theta: 150_000.0,
             scaling: Some(Scaling::Yarn(scaling)),
         };
-        assert_eq!(rope.turn(0, 3, 64), (1.346_573_6, 0.0));
+        assert_eq!(rope.rotation(0, 3, 64), (1.346_573_6, 0.0));
         let whole = Yarn {
             truncate: true,
             growth: Some(1.0),
@@ -468,7 +468,7 @@ mod tests {
         let between = 1.0 - (12.0 - 8.0) / (18.0 - 8.0) * (31.0 / 32.0);
         assert!((whole.share(150_000.0, 12, 64) - between).abs() < 1e-6);
         let scaling = Some(Scaling::Yarn(whole));
-        assert_eq!(Rope { scaling, ..rope }.turn(0, 3, 64), (1.0, 0.0));
+        assert_eq!(Rope { scaling, ..rope }.rotation(0, 3, 64), (1.0, 0.0));
     }
 
     #[test]

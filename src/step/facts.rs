@@ -73,7 +73,7 @@ pub struct Facts {
     pub embedded: &'static [(&'static str, &'static [u8])],
 }
 
-/// Agents with prompts of `tokens` tokens that can take turns and each find its prompt cached, in
+/// Agents with prompts of `tokens` tokens that can ask in turn and each find its prompt cached, in
 /// so many KV pages and snapshots. One snapshot is left to the agent that runs.
 pub fn agents(pages: usize, snapshots: usize, tokens: usize) -> usize {
     let states = match snapshots {
@@ -106,7 +106,7 @@ impl Facts {
                 self.snapshots,
             );
             assert!(pages >= needed.pages, "a step never waits for a page");
-            assert!(self.snapshots > 0, "prompts go on from what is kept");
+            assert!(self.snapshots > 0, "prompts go on from snapshots");
         }
         assert!(
             self.kv_pages * PAGE >= self.context,

@@ -51,8 +51,8 @@ pub fn most_likely(logits: &[f32], count: usize) -> Vec<(u32, f32)> {
         if top.len() == count && top.last().is_none_or(|&(_, least)| logit <= least) {
             continue;
         }
-        let place = top.partition_point(|&(_, larger)| larger >= logit);
-        top.insert(place, (id as u32, logit));
+        let index = top.partition_point(|&(_, larger)| larger >= logit);
+        top.insert(index, (id as u32, logit));
         top.truncate(count);
     }
     top
@@ -169,8 +169,8 @@ mod tests {
             logits.push(spread);
             for temperature in [f32::MIN_POSITIVE, 0.2, 1.0, 1.7] {
                 for least in [f32::NEG_INFINITY, 0.1 * spread] {
-                    let kept = logits.iter().filter(|&&logit| logit >= least);
-                    let weights = kept.map(|&logit| {
+                    let candidates = logits.iter().filter(|&&logit| logit >= least);
+                    let weights = candidates.map(|&logit| {
                         let below = f64::from(logit) - f64::from(spread);
                         (below / f64::from(temperature)).exp()
                     });
@@ -186,13 +186,13 @@ mod tests {
     }
 
     #[test]
-    fn all_finite_sees_each_kind_at_each_place() {
+    fn all_finite_sees_each_kind_at_each_index() {
         for bad in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-            for place in [0, 7, 32] {
+            for index in [0, 7, 32] {
                 let mut logits = vec![f32::MAX; 33];
                 assert!(all_finite(&logits));
-                logits[place] = bad;
-                assert!(!all_finite(&logits), "{bad} at {place}");
+                logits[index] = bad;
+                assert!(!all_finite(&logits), "{bad} at {index}");
             }
         }
     }

@@ -80,10 +80,13 @@ mod tests {
     fn sequences_and_snapshots_have_as_many_pages_as_the_longest_needs() {
         for positions in WINDOWS {
             let window = Window::of(positions, 1, PAGE, 1);
-            let held = |place: usize, end: usize| end.div_ceil(PAGE) - window.first_page(place);
-            let kept = (0..3000).step_by(PAGE).map(|place| held(place, place));
-            assert_eq!(kept.max(), Some(window.snapshot_pages()), "{positions}");
-            let own = (0..3000).map(|next| held(next, next + DEPTH_MAX));
+            let pages =
+                |position: usize, end: usize| end.div_ceil(PAGE) - window.first_page(position);
+            let cached = (0..3000)
+                .step_by(PAGE)
+                .map(|position| pages(position, position));
+            assert_eq!(cached.max(), Some(window.snapshot_pages()), "{positions}");
+            let own = (0..3000).map(|next| pages(next, next + DEPTH_MAX));
             assert_eq!(own.max(), Some(window.sequence_pages()), "{positions}");
         }
     }

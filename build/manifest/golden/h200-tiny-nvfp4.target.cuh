@@ -165,6 +165,11 @@ struct DeltaNet {
   static constexpr int kThreads = 256;
 };
 
+// Kernel `rows_f32` of `draft`.
+struct Draft {
+  static constexpr int kThreads = 128;
+};
+
 // Kernel `rows_f32` of `embed`.
 struct Embed {
   static constexpr int kThreads = 256;
@@ -192,11 +197,6 @@ struct GatedLinearAdd {
 
 // Kernel `heads_f32` of `gated_rms_norm`.
 struct GatedRmsNorm {
-  static constexpr int kThreads = 128;
-};
-
-// Kernel `rows_f32` of `guess`.
-struct Guess {
   static constexpr int kThreads = 128;
 };
 

@@ -131,6 +131,11 @@ kernel = "heads_f32"
 threads = 256
 why = "eight lanes have a column of the state, 32 columns at once come from shared memory"
 
+[hardware.op.draft]
+kernel = "rows_f32"
+threads = 128
+why = "a warp a row: few rows, one block or two"
+
 [hardware.op.embed]
 kernel = "rows_f32"
 threads = 256
@@ -160,11 +165,6 @@ why = "heads are normed and gated as they are rounded for `linear_add`; few rows
 kernel = "heads_f32"
 threads = 128
 why = "a warp per head, four heads a block"
-
-[hardware.op.guess]
-kernel = "rows_f32"
-threads = 128
-why = "a warp a row: few rows, one block or two"
 
 [hardware.op.linear]
 kernel = "panels_f16"
@@ -199,7 +199,7 @@ why = "a 16-byte vector a thread"
 [hardware.op.read_bytes]
 kernel = "ring"
 threads = 128
-why = "four warps ask for as much as a block has room for; more of them are no quicker"
+why = "four warps ask for as much as fits a block; more of them are no quicker"
 
 [hardware.op.relu2]
 kernel = "vectors_f32"
@@ -532,7 +532,7 @@ macro_rules! each_mlp {
 }
 pub use each_mlp;
 impl crate::backend::cuda::Launchers for Full {
-    const PLACE: usize = 0;
+    const INDEX: usize = 0;
     const ATTEND: ffi::ops::Launcher<ffi::ops::atlas_attend_launcher> = ffi::ops::atlas_attend;
     const ATTENTION: ffi::ops::Launcher<ffi::ops::atlas_attention_launcher> = ffi::ops::atlas_attention;
     const STORE_KV: ffi::ops::Launcher<ffi::ops::atlas_store_kv_launcher> = ffi::ops::atlas_store_kv;

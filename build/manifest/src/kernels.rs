@@ -231,7 +231,7 @@ impl Target {
     /// Whether `norm_linear` writes many rows in F16 for `experts`: only if products of F16 rows
     /// have whole blocks of columns.
     pub(crate) fn experts_take_rounded(&self) -> bool {
-        let kernels = [("norm_linear", "held_f16"), ("experts", "grouped_f16")];
+        let kernels = [("norm_linear", "resident_f16"), ("experts", "grouped_f16")];
         let whole = |columns: u64| columns.is_multiple_of(FP8_BLOCK as u64);
         self.has_kernels(&kernels) && whole(self.padded(self.model.hidden))
     }
@@ -358,7 +358,7 @@ mod tests {
 
     /// Ops of a device beside those of a forward pass: what draws drafts, loads weights, and
     /// measures.
-    const BESIDE: [&str; 4] = ["accept", "guess", "pack", "read_bytes"];
+    const BESIDE: [&str; 4] = ["accept", "draft", "pack", "read_bytes"];
 
     fn model() -> PathBuf {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../src/model")

@@ -344,7 +344,7 @@ impl Target {
         for (place, each) in self.attentions().iter().enumerate() {
             let name = each.name;
             let _ = writeln!(out, "impl crate::backend::cuda::Launchers for {name} {{");
-            let _ = writeln!(out, "    const PLACE: usize = {place};");
+            let _ = writeln!(out, "    const INDEX: usize = {place};");
             let mut launchers = self.launchers();
             launchers.retain(|launcher| launcher.shape.as_deref() == Some(each.snake().as_str()));
             for Launcher { op, name, .. } in launchers {
@@ -634,7 +634,7 @@ mod tests {
             );
             let (launchers, snake) = (of("backend::cuda::Launchers"), name.to_lowercase());
             assert!(
-                launchers.contains(&format!("PLACE: usize = {place};")),
+                launchers.contains(&format!("INDEX: usize = {place};")),
                 "{launchers}"
             );
             for op in ["attend", "attention", "store_kv"] {

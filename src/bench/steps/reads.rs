@@ -34,7 +34,7 @@ impl<C: Clock> Reads<C> {
         if let Some(&seconds) = self.seconds.get(&bytes) {
             return Ok(seconds);
         }
-        self.clock.hold()?;
+        self.clock.occupy()?;
         self.clock.read_bytes(bytes)?;
         let mut marks = vec![self.clock.mark()?];
         for _ in 0..TIMED {
@@ -69,7 +69,7 @@ pub(super) mod tests {
             0
         }
 
-        fn hold(&mut self) -> Result<(), DeviceError> {
+        fn occupy(&mut self) -> Result<(), DeviceError> {
             Ok(())
         }
 

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use ffi::DeviceBuf;
 
-use super::{GUARD, POISON, experts, loaded, routed, tell};
+use super::{GUARD, POISON, compare_bytes, experts, loaded, routed};
 use crate::parity::{Random, Report, stored};
-use model::backend::cuda::jobs::{Place, factors};
+use model::backend::cuda::jobs::{Destination, factors};
 use model::backend::cuda::panels::Panels;
 use model::backend::cuda::storage::{BLOCK_ROWS, Order, Storage};
 use model::backend::cuda::{Cuda, load, refused};
@@ -85,7 +85,7 @@ fn compare(
 ) {
     let wanted = Panels::new(parts, order, storage);
     match on_device(cuda, parts, order, &wanted) {
-        Ok(found) => tell(report, case, &found, &wanted.bytes),
+        Ok(found) => compare_bytes(report, case, &found, &wanted.bytes),
         Err(why) => report.push("pack", case, "cuda runs", why.to_string(), false),
     }
 }
@@ -98,17 +98,17 @@ fn on_device(
     like: &Panels,
 ) -> Result<Vec<u8>, DeviceError> {
     let (stream, len) = (&cuda.queue.stream, like.bytes.len());
-    let room = DeviceBuf::<u8>::uninit(&cuda.device, len + 2 * GUARD);
-    let mut matrix = room.map_err(refused)?;
+    let memory = DeviceBuf::<u8>::uninit(&cuda.device, len + 2 * GUARD);
+    let mut matrix = memory.map_err(refused)?;
     matrix.fill_bytes(POISON, stream).map_err(refused)?;
     let weight = matrix.as_mut_ptr().wrapping_add(GUARD);
     let rows: Vec<usize> = parts.iter().map(|part| part.n).collect();
     for (index, part) in parts.iter().enumerate() {
         for start in (0..part.n).step_by(BLOCK_ROWS) {
-            let (first, turn) = order.place(&rows, index, start);
-            let place = Place {
+            let (first, stride) = order.destination(&rows, index, start);
+            let to = Destination {
                 first,
-                turn,
+                stride,
                 n: like.n,
                 k: like.k,
                 storage: like.storage,
@@ -117,8 +117,8 @@ fn on_device(
             let bytes = as_read(part, start, count);
             let slot = cuda.filled(&bytes)?;
             // SAFETY: the slot holds the rows and lives until the stream has passed; the matrix has
-            // room for the panels between its guards.
-            let queued = unsafe { load::pack(slot.as_ptr(), count, &place, weight, stream) };
+            // the panels' bytes between its guards.
+            let queued = unsafe { load::pack(slot.as_ptr(), count, &to, weight, stream) };
             queued.map_err(refused)?;
             stream.synchronize().map_err(refused)?;
         }

@@ -62,8 +62,8 @@ fn compared(spoil: impl FnOnce(&mut [Layer<Cpu>])) -> (OracleReport, Vec<LayerFi
     let mut runner = Runner::load(Cpu::new(2), &checkpoint, &plan).unwrap();
     spoil(runner.layers());
     let mut layers = Vec::new();
-    let tell = |layer: &LayerFinding, _| layers.push(*layer);
-    let report = oracle(&mut runner, Cpu::new(2), &checkpoint, &tokens(24), tell).unwrap();
+    let on_layer = |layer: &LayerFinding, _| layers.push(*layer);
+    let report = oracle(&mut runner, Cpu::new(2), &checkpoint, &tokens(24), on_layer).unwrap();
     (report, layers)
 }
 

@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_exchanged_while_it_was_filled_takes_no_place() {
+    fn what_was_exchanged_while_it_was_filled_is_not_installed() {
         let temp = Temp::new();
         let stage = temp.stage().unwrap();
         let path = stage.path();

@@ -179,15 +179,15 @@ fn piece_into(
     let present = present.saturating_sub(start);
     // Without a digest, bytes of an earlier run are not trusted.
     let known = piece.sha256.is_some();
-    let kept = if known { present.min(piece.bytes) } else { 0 };
-    for kept in [kept, 0] {
+    let resumed = if known { present.min(piece.bytes) } else { 0 };
+    for resumed in [resumed, 0] {
         meter.done = before;
-        let digest = continued(piece, file, start, kept, path, meter)?;
+        let digest = continued(piece, file, start, resumed, path, meter)?;
         if piece.sha256.as_ref().is_none_or(|wanted| *wanted == digest) {
             return Ok(());
         }
         file.set_len(start).map_err(unwritable(path))?;
-        if kept == 0 {
+        if resumed == 0 {
             return Err(Exit::Config.failure(format!(
                 "{}: its digest is not the stated one: it was damaged or cut short; fetch it \
                      again and run the same command, which goes on with it",
@@ -198,25 +198,32 @@ fn piece_into(
     Ok(())
 }
 
-/// Digest of a piece whose first `kept` bytes are read from the new file instead.
+/// Digest of a piece whose first `resumed` bytes are read from the new file instead.
 fn continued(
     piece: &Piece,
     file: &mut File,
     start: u64,
-    kept: u64,
+    resumed: u64,
     path: &Path,
     meter: &mut Meter,
 ) -> Result<String, Failure> {
     let mut digest = Sha256::new();
-    let kept = each_chunk(file, start, kept, unreadable(path), &mut digest, |chunk| {
-        meter.advance(chunk.len());
-        Ok(())
-    })?;
+    let resumed = each_chunk(
+        file,
+        start,
+        resumed,
+        unreadable(path),
+        &mut digest,
+        |chunk| {
+            meter.advance(chunk.len());
+            Ok(())
+        },
+    )?;
     let unwritten = unwritable(path);
-    file.seek(SeekFrom::Start(start + kept))
+    file.seek(SeekFrom::Start(start + resumed))
         .map_err(unwritten)?;
     let (from, unread) = (&piece.file, unreadable(&piece.shown));
-    each_chunk(from, kept, u64::MAX, unread, &mut digest, |chunk| {
+    each_chunk(from, resumed, u64::MAX, unread, &mut digest, |chunk| {
         meter.advance(chunk.len());
         file.write_all(chunk).map_err(unwritten)
     })?;
@@ -401,16 +408,16 @@ mod tests {
     fn an_interrupted_copy_goes_on_wherever_it_stopped_and_whatever_is_there() {
         let temp = Temp::new();
         let (pieces, text) = (temp.pieces(), whole());
-        for kept in [0, 1, 2_999_999, 3_000_000, 3_000_001, 6_000_000] {
+        for resumed in [0, 1, 2_999_999, 3_000_000, 3_000_001, 6_000_000] {
             for damaged in [false, true] {
-                let mut there = text.as_bytes()[..kept].to_vec();
+                let mut there = text.as_bytes()[..resumed].to_vec();
                 if damaged && let Some(byte) = there.last_mut() {
                     *byte ^= 1;
                 }
                 temp.dir();
                 fs::write(temp.0.join("to/file"), there).unwrap();
                 temp.run(&pieces).unwrap();
-                assert_eq!(temp.text(), text, "{kept} {damaged}");
+                assert_eq!(temp.text(), text, "{resumed} {damaged}");
             }
         }
     }

@@ -7,18 +7,18 @@ use std::ops::Range;
 use step::executor::{PageId, Slot};
 use step::transfer::{Piece, PieceBytes, Sum};
 
-/// Free and used places of host memory.
+/// Free and used pages and states of host memory.
 #[derive(Debug)]
 pub struct HostPool {
     page_bytes: usize,
     /// Pages of a slab.
     pages_each: usize,
     slabs_free: Vec<u32>,
-    /// Free places for pages of slabs that have some.
-    places: BTreeSet<u32>,
+    /// Free pages of slabs that have pages.
+    free: BTreeSet<u32>,
     /// Pages of each slab.
     used: Vec<usize>,
-    /// Checksums of what was written, by the first page of its place.
+    /// Checksums of what was written, by the first page of its memory.
     sums: Vec<Sum>,
 }
 
@@ -31,7 +31,7 @@ impl HostPool {
             page_bytes: pieces.page,
             pages_each,
             slabs_free: (0..slabs as u32).rev().collect(),
-            places: BTreeSet::new(),
+            free: BTreeSet::new(),
             used: vec![0; slabs],
             sums: vec![0; slabs * pages_each],
         }
@@ -47,7 +47,7 @@ impl HostPool {
     }
 
     pub fn pages_free(&self) -> usize {
-        self.places.len() + self.slabs_free.len() * self.pages_each
+        self.free.len() + self.slabs_free.len() * self.pages_each
     }
 
     pub fn slabs_free(&self) -> usize {
@@ -63,23 +63,23 @@ impl HostPool {
     }
 
     pub fn take_page(&mut self) -> Option<PageId> {
-        if self.places.is_empty() {
+        if self.free.is_empty() {
             let first = self.slabs_free.pop()? * self.pages_each as u32;
-            self.places.extend(first..first + self.pages_each as u32);
+            self.free.extend(first..first + self.pages_each as u32);
         }
-        let place = self.places.pop_first()?;
-        self.used[place as usize / self.pages_each] += 1;
-        Some(PageId(place))
+        let page = self.free.pop_first()?;
+        self.used[page as usize / self.pages_each] += 1;
+        Some(PageId(page))
     }
 
-    pub fn give_page(&mut self, PageId(place): PageId) {
-        let slab = place as usize / self.pages_each;
-        self.places.insert(place);
+    pub fn give_page(&mut self, PageId(page): PageId) {
+        let slab = page as usize / self.pages_each;
+        self.free.insert(page);
         self.used[slab] -= 1;
         if self.used[slab] == 0 {
             let first = (slab * self.pages_each) as u32;
             let own = first..first + self.pages_each as u32;
-            self.places.retain(|place| !own.contains(place));
+            self.free.retain(|page| !own.contains(page));
             self.slabs_free.push(slab as u32);
         }
     }
@@ -95,9 +95,9 @@ impl HostPool {
     /// Pages before a page or a state of host memory.
     fn before(&self, piece: Piece) -> usize {
         match piece {
-            Piece::Page(PageId(place)) => place as usize,
+            Piece::Page(PageId(page)) => page as usize,
             Piece::State(Slot(slab)) => slab as usize * self.pages_each,
-            Piece::Window(_) => unreachable!("windowed pages lie in the place of a state"),
+            Piece::Window(_) => unreachable!("windowed pages lie where a state would"),
         }
     }
 
@@ -112,14 +112,14 @@ impl HostPool {
         at..at + bytes.of(piece)
     }
 
-    /// Checksum of what was written to a place.
+    /// Checksum of what was written to a page or a state.
     pub fn sum(&self, piece: Piece) -> Sum {
         self.sums[self.before(piece)]
     }
 
     pub fn set_sum(&mut self, piece: Piece, sum: Sum) {
-        let place = self.before(piece);
-        self.sums[place] = sum;
+        let at = self.before(piece);
+        self.sums[at] = sum;
     }
 }
 

@@ -1,9 +1,9 @@
 //! Tier below the device's memory: beginnings of prompts in host memory.
 //!
 //! Ends of prompts are written when the prompt has proved sound, so that they are there when the
-//! device's memory has no place for them any more. A prompt whose beginning is here gets pages and
-//! a slot, and begins when those are filled; meanwhile others go on. The tree of them is one of its
-//! own, ordered by worth like that of the device: its pages and states are places of host memory. A
+//! device's memory evicts them. A prompt whose beginning is here gets pages and a slot, and begins
+//! when those are filled; meanwhile others go on. Beginnings here have a tree of their own, ordered
+//! by worth like that of the device: its pages and states lie in host memory. A
 //! beginning is found only when all of it has been written.
 
 pub mod disk;
@@ -20,7 +20,8 @@ pub use self::staging::{ReadAhead, Staging};
 use self::sums::Sums;
 use super::kv::{Kv, Pin};
 use super::prefix::{
-    CACHED_PART, Evicted, Hit, Keyed, Kind, Naming, NodeId, Owner, Place, Prefixes, Reuse,
+    CACHED_PART, Evicted, Hit, Keyed, Naming, NodeId, Owner, Prefixes, Reuse, SnapshotKind,
+    SnapshotPoint,
 };
 use host::log;
 use step::PAGE;
@@ -75,7 +76,7 @@ struct Beginning {
     /// Tokens of the beginning, in whole pages.
     tokens: Vec<TokenId>,
     /// Kind of the state after them, if the model has one.
-    kind: Option<Kind>,
+    kind: Option<SnapshotKind>,
 }
 
 impl Beginning {
@@ -84,22 +85,22 @@ impl Beginning {
     }
 }
 
-/// Beginning that has its places there, and is copied to them.
+/// Beginning that has its pages in host memory, and is copied to them.
 #[derive(Debug)]
 struct Incoming {
     beginning: Beginning,
     /// Last block of it that was here before, and the number of those.
     node: Option<NodeId>,
     known: usize,
-    /// Places of the others.
-    places: Vec<PageId>,
+    /// Pages in host memory of the others.
+    pages: Vec<PageId>,
     state: Option<Slot>,
 }
 
 impl Incoming {
-    /// Places of all that comes.
+    /// Pages and state in host memory of all that comes.
     fn pieces(&self) -> Vec<Piece> {
-        let pages = self.places.iter().map(|page| Piece::Page(*page));
+        let pages = self.pages.iter().map(|page| Piece::Page(*page));
         pages.chain(self.state.map(Piece::State)).collect()
     }
 }
@@ -118,7 +119,7 @@ struct Save {
 #[derive(Debug)]
 struct Check {
     ticket: u64,
-    /// Last block of the beginning, which is held until the check is given up.
+    /// Last block of the beginning, which is pinned until the check is given up.
     node: NodeId,
     /// Leading pages of it that are not checked, as the device has them.
     here: usize,
@@ -243,7 +244,7 @@ impl<N: Naming> Tier<N> {
         ticket.take().into_iter().for_each(|old| self.uncheck(old));
         let pages = hit.pages[here..].iter().map(|page| Piece::Page(*page));
         let pieces = pages.chain(hit.state.map(Piece::State)).collect();
-        self.index.hold(node);
+        self.index.pin(node);
         if hit.state.is_some() {
             self.index.will_read(node);
         }
@@ -271,8 +272,8 @@ impl<N: Naming> Tier<N> {
 
     /// Gives up a check, once its sequence has begun or never will.
     pub fn uncheck(&mut self, ticket: u64) {
-        let place = self.checks.iter().position(|check| check.ticket == ticket);
-        let Some(check) = place.map(|place| self.checks.remove(place)) else {
+        let at = self.checks.iter().position(|check| check.ticket == ticket);
+        let Some(check) = at.map(|at| self.checks.remove(at)) else {
             return;
         };
         if self.index.recurs() {
@@ -313,16 +314,16 @@ impl<N: Naming> Tier<N> {
         let node = hit.node.expect("something was found");
         let from = &hit.pages[hit.pages.len() - pages.len()..];
         let (host, pairs) = (&self.host, pages.iter().zip(from));
-        let transfer = |piece, place| Transfer {
+        let transfer = |piece, from| Transfer {
             piece,
-            at: host.at(place),
+            at: host.at(from),
         };
-        let pages = pairs.map(|(page, place)| transfer(Piece::Page(*page), Piece::Page(*place)));
+        let pages = pairs.map(|(page, from)| transfer(Piece::Page(*page), Piece::Page(*from)));
         let state = hit.state;
-        let of_state = state.map(|place| self.of_state((slot, window), place));
+        let of_state = state.map(|from| self.of_state((slot, window), from));
         let transfers = pages.chain(of_state.into_iter().flatten()).collect();
         let copies = Copies::new(Way::Restore, transfers);
-        self.index.hold(node);
+        self.index.pin(node);
         if state.is_some() {
             self.index.will_read(node);
         }
@@ -429,7 +430,7 @@ impl<N: Naming> Tier<N> {
         }
     }
 
-    /// Has a beginning written, unless it is here or all that has its place is worth more.
+    /// Has a beginning written, unless it is here or all that it would replace is worth more.
     fn begin_save(&mut self, mut pin: Pin, kv: &mut Kv<N>) {
         let beginning = Beginning {
             whose: pin.whose,
@@ -450,19 +451,19 @@ impl<N: Naming> Tier<N> {
     }
 
     fn saves(&self, pin: &Pin, incoming: &Incoming) -> Vec<Transfer> {
-        let pages = pin.pages[incoming.known..].iter().zip(&incoming.places);
-        let pages = pages.map(|(page, place)| Transfer {
+        let pages = pin.pages[incoming.known..].iter().zip(&incoming.pages);
+        let pages = pages.map(|(page, to)| Transfer {
             piece: Piece::Page(*page),
-            at: self.host.at(Piece::Page(*place)),
+            at: self.host.at(Piece::Page(*to)),
         });
         let state = pin.state.zip(incoming.state);
         let state = state.map(|((_, from), to)| self.of_state((from, &pin.window), to));
         pages.chain(state.into_iter().flatten()).collect()
     }
 
-    /// Copies between a state, or the windowed pages of a snapshot, and its place.
-    fn of_state(&self, (state, window): (Slot, &[PageId]), place: Slot) -> Vec<Transfer> {
-        let at = self.host.at(Piece::State(place));
+    /// Copies between a state, or the windowed pages of a snapshot, and its state in host memory.
+    fn of_state(&self, (state, window): (Slot, &[PageId]), in_host: Slot) -> Vec<Transfer> {
+        let at = self.host.at(Piece::State(in_host));
         if window.is_empty() {
             let piece = Piece::State(state);
             return vec![Transfer { piece, at }];
@@ -475,22 +476,22 @@ impl<N: Naming> Tier<N> {
         pages.collect()
     }
 
-    /// Takes places for what is not here of a beginning. None if all of it is, or if what has the
-    /// places is worth more.
+    /// Allocates memory for what is not here of a beginning. None if all of it is, or if what has
+    /// the memory is worth more.
     fn begin(&mut self, beginning: Beginning) -> Option<Incoming> {
         let nodes = self.index.blocks(beginning.whose.0, &beginning.tokens);
         let nodes: Vec<_> = nodes.collect();
         let (node, known) = (nodes.last().copied(), nodes.len());
         if let Some(node) = node {
-            self.index.hold(node);
+            self.index.pin(node);
         }
         let is_here = known == beginning.pages() && node.is_some_and(|id| self.index.is_end(id));
         let taken = match is_here {
             true => None,
             false => self.allocate(&beginning, node, known),
         };
-        let Some((state, places)) = taken else {
-            node.into_iter().for_each(|id| self.index.let_go(id));
+        let Some((state, pages)) = taken else {
+            node.into_iter().for_each(|id| self.index.undo_pin(id));
             self.collect();
             return None;
         };
@@ -498,12 +499,12 @@ impl<N: Naming> Tier<N> {
             beginning,
             node,
             known,
-            places,
+            pages,
             state,
         })
     }
 
-    /// Allocates places for the state of a beginning and for its pages after the first `known`,
+    /// Allocates memory for the state of a beginning and for its pages after the first `known`,
     /// whose last block is `node`.
     fn allocate(
         &mut self,
@@ -519,8 +520,8 @@ impl<N: Naming> Tier<N> {
                     self.index.add_state(state);
                 }
                 let tokens = pages * PAGE;
-                let place = Place { tokens, kind };
-                Some(self.index.lend(whose, (node, beginning.reuse), place)?)
+                let point = SnapshotPoint { tokens, kind };
+                Some(self.index.lend(whose, (node, beginning.reuse), point)?)
             }
             None => None,
         };
@@ -541,8 +542,8 @@ impl<N: Naming> Tier<N> {
                 return None;
             }
         }
-        let places = (0..count).map(|_| self.host.take_page().expect("it is free"));
-        Some((state, places.collect()))
+        let pages = (0..count).map(|_| self.host.take_page().expect("it is free"));
+        Some((state, pages.collect()))
     }
 
     /// Adds a saved beginning to the index.
@@ -553,19 +554,19 @@ impl<N: Naming> Tier<N> {
         }
         let (beginning, last) = self.finish(save.incoming);
         if let Some(last) = last {
-            self.write_behind(beginning, last);
+            self.queue_write(beginning, last);
         }
         self.collect();
     }
 
-    /// Adds a beginning, whose bytes are in their places, to the index. Its last block stays held.
+    /// Adds a beginning, whose bytes are in host memory, to the index. Its last block stays pinned.
     fn finish(&mut self, incoming: Incoming) -> (Beginning, Option<NodeId>) {
-        let (beginning, mut places) = (incoming.beginning, incoming.places);
+        let (beginning, mut pages) = (incoming.beginning, incoming.pages);
         let rest = &beginning.tokens[incoming.known * PAGE..];
         let (whose, after) = (beginning.whose, (incoming.node, beginning.reuse));
-        let (last, count) = self.index.insert(whose, after, rest, &mut places);
-        for place in places.split_off(count) {
-            self.host.give_page(place);
+        let (last, count) = self.index.insert(whose, after, rest, &mut pages);
+        for page in pages.split_off(count) {
+            self.host.give_page(page);
         }
         let state = beginning.kind.zip(incoming.state);
         match (state, last.filter(|_| count == rest.len() / PAGE)) {
@@ -576,10 +577,10 @@ impl<N: Naming> Tier<N> {
         (beginning, last)
     }
 
-    /// Frees the places of a beginning that does not come.
+    /// Frees the memory of a beginning that does not come.
     fn give_up(&mut self, incoming: Incoming) {
-        let places = incoming.places.into_iter();
-        places.for_each(|place| self.host.give_page(place));
+        let pages = incoming.pages.into_iter();
+        pages.for_each(|page| self.host.give_page(page));
         if let Some(state) = incoming.state {
             self.index.give_back(incoming.beginning.whose.1, state);
         }
@@ -589,7 +590,7 @@ impl<N: Naming> Tier<N> {
         self.collect();
     }
 
-    /// Takes back the places of evicted blocks.
+    /// Takes back the memory of evicted blocks.
     fn collect(&mut self) {
         let mut pages = vec![];
         self.index.take_free(&mut pages);
@@ -599,13 +600,13 @@ impl<N: Naming> Tier<N> {
         }
     }
 
-    /// Whether each place of host memory is either free or in use.
+    /// Whether each page and state of host memory is either free or in use.
     pub fn is_conserved(&self) -> bool {
         let read = self.staging.as_ref().and_then(Staging::incoming);
         let saved = self.save.as_ref().map(|save| &save.incoming);
         let (pages, states) = saved.into_iter().chain(read).fold((0, 0), |sum, of| {
             let state = usize::from(of.state.is_some());
-            (sum.0 + of.places.len(), sum.1 + state)
+            (sum.0 + of.pages.len(), sum.1 + state)
         });
         let slabs = self.host.slabs_of_pages() + self.index.snapshots() + states;
         self.host.pages_used() == self.index.pages() + pages
@@ -635,18 +636,18 @@ mod tests {
     fn pair(slabs: usize) -> (Kv, Tier, Copying) {
         let kv = Kv::new((2, 4, 0), PAGES, PAGES * PAGE, Keyed::default());
         let tier = Tier::new(slabs * PIECES.state, PIECES, Keyed::default());
-        (kv, tier.expect("it has room"), Copying::default())
+        (kv, tier.expect("the budget suffices"), Copying::default())
     }
 
     /// A domain computes a prompt, whose end is to be written.
     fn compute(kv: &mut Kv, tier: &mut Tier, domain: u128, prompt: &[TokenId]) {
         let begin = kv.reserve(prompt.len(), asked(domain, prompt, 0)).unwrap();
-        let place = Place {
+        let point = SnapshotPoint {
             tokens: prompt.len() / PAGE * PAGE,
-            kind: Kind::End,
+            kind: SnapshotKind::End,
         };
-        let state = kv.lend(begin.slot, place).map(|state| (place.kind, state));
-        kv.cache(begin.slot, &prompt[..place.tokens], state);
+        let state = kv.lend(begin.slot, point).map(|state| (point.kind, state));
+        kv.cache(begin.slot, &prompt[..point.tokens], state);
         let pins = kv.pin(begin.slot, prompt);
         pins.into_iter().for_each(|pin| tier.queue_save(pin, kv));
         kv.release(begin.slot, true);

@@ -18,7 +18,7 @@ use step::transfer::Piece;
 /// at most one piece more.
 const COPIED_MAX: usize = 32 << 20;
 /// Divisor of host memory: beginnings that wait to be written have that part at most, since their
-/// places cannot be evicted meanwhile.
+/// memory cannot be evicted meanwhile.
 const QUEUED_PART: usize = 2;
 /// Time that reading a beginning may take at least, however soon it would be computed.
 const PATIENCE_MIN: Duration = Duration::from_secs(1);
@@ -44,10 +44,10 @@ struct Read {
     secret: Secret,
     found: Found,
     incoming: Option<Incoming>,
-    /// Places of its pieces in host memory.
-    places: Vec<Piece>,
+    /// Its pages and state in host memory.
+    pieces: Vec<Piece>,
     started: usize,
-    /// Pieces that the disk has read, and copies of them to their places under way.
+    /// Pieces that the disk has read, and copies of them to host memory under way.
     arrived: usize,
     filling: VecDeque<Receiver<()>>,
     patience: Duration,
@@ -55,7 +55,7 @@ struct Read {
 }
 
 impl Read {
-    /// Its places, once no thread uses them any more, so that they may be freed.
+    /// Its memory, once no thread uses it any more, so that it may be freed.
     fn end(self) -> Option<Incoming> {
         for copy in self.filling {
             let _ = copy.recv(); // one that was started ends soon
@@ -68,14 +68,14 @@ impl Read {
 struct Write {
     node: NodeId,
     /// Pieces in host memory.
-    places: Vec<Piece>,
+    pieces: Vec<Piece>,
     started: usize,
     /// Bytes of pieces that come from there, the oldest first.
     coming: VecDeque<Receiver<Vec<u8>>>,
 }
 
 impl Write {
-    /// Its last block, once no thread reads its places any more.
+    /// Its last block, once no thread reads its memory any more.
     fn end(self) -> NodeId {
         for copy in self.coming {
             let _ = copy.recv(); // one that was started ends soon
@@ -91,7 +91,7 @@ pub struct Staging {
     write: Option<Write>,
     /// The first is under way.
     reads: VecDeque<Read>,
-    /// Last blocks of beginnings that were read for prompts that have not begun, held until then.
+    /// Last blocks of beginnings that were read for prompts that have not begun, pinned until then.
     reserved: HashMap<u64, NodeId>,
     tickets: u64,
     pages_read: usize,
@@ -158,7 +158,7 @@ impl<N: Naming> Tier<N> {
             secret,
             found,
             incoming: None,
-            places: vec![],
+            pieces: vec![],
             started: 0,
             arrived: 0,
             filling: VecDeque::new(),
@@ -179,8 +179,8 @@ impl<N: Naming> Tier<N> {
         let Some(staging) = &mut self.staging else {
             return;
         };
-        let place = staging.reads.iter().position(|read| read.ticket == ticket);
-        let read = place.and_then(|place| staging.reads.remove(place));
+        let at = staging.reads.iter().position(|read| read.ticket == ticket);
+        let read = at.and_then(|at| staging.reads.remove(at));
         if let Some(node) = staging.reserved.remove(&ticket) {
             self.index.release(node, true);
         }
@@ -189,9 +189,9 @@ impl<N: Naming> Tier<N> {
         }
     }
 
-    /// Queues a beginning in host memory to be written to the disk; its last block is held until
+    /// Queues a beginning in host memory to be written to the disk; its last block is pinned until
     /// then.
-    pub(super) fn write_behind(&mut self, beginning: Beginning, last: NodeId) {
+    pub(super) fn queue_write(&mut self, beginning: Beginning, last: NodeId) {
         let is_whole = self.index.is_beginning(last, beginning.pages());
         let most = self.host.pages() / QUEUED_PART;
         let takes = |of: &&mut Staging| {
@@ -264,10 +264,10 @@ impl<N: Naming> Tier<N> {
             return;
         };
         if let Some((bytes, sum)) = piece {
-            let place = read.places[index];
-            let range = self.host.range(place, self.pieces);
+            let piece = read.pieces[index];
+            let range = self.host.range(piece, self.pieces);
             read.filling.push_back(executor.fill(range, bytes));
-            self.host.set_sum(place, sum);
+            self.host.set_sum(piece, sum);
             read.arrived += 1;
         } else if let Some(incoming) = staging.reads.pop_front().and_then(Read::end) {
             self.give_up(incoming);
@@ -281,15 +281,15 @@ impl<N: Naming> Tier<N> {
             return;
         };
         let is_whole = |read: &mut Read| {
-            let begun = read.incoming.is_some() && read.arrived == read.places.len();
+            let begun = read.incoming.is_some() && read.arrived == read.pieces.len();
             may_fill && begun && read.filling.is_empty()
         };
         let Some(read) = staging.reads.pop_front_if(is_whole) else {
             return;
         };
         let ticket = read.ticket;
-        let incoming = read.end().expect("its pieces have places");
-        staging.pages_read += incoming.places.len();
+        let incoming = read.end().expect("its pieces have memory");
+        staging.pages_read += incoming.pages.len();
         let off = staging.disk.note_pace(true);
         assert!(off.is_none(), "a disk that is fast is not turned off");
         let (_, last) = self.finish(incoming);
@@ -334,18 +334,18 @@ impl<N: Naming> Tier<N> {
             let Some(of) = write else { return };
             while let Some(Ok(piece)) = of.coming.front().map(Receiver::try_recv) {
                 let index = of.started - of.coming.len();
-                disk.write(index, (piece, self.host.sum(of.places[index])));
+                disk.write(index, (piece, self.host.sum(of.pieces[index])));
                 of.coming.pop_front();
             }
-            while of.started < of.places.len()
+            while of.started < of.pieces.len()
                 && disk.has_hands()
                 && of.coming.len() * self.pieces.page < COPIED_MAX
             {
-                let range = self.host.range(of.places[of.started], self.pieces);
+                let range = self.host.range(of.pieces[of.started], self.pieces);
                 of.coming.push_back(executor.copy_out(range));
                 of.started += 1;
             }
-            if of.started < of.places.len() || !of.coming.is_empty() {
+            if of.started < of.pieces.len() || !of.coming.is_empty() {
                 return;
             }
             let node = of.node;
@@ -360,15 +360,15 @@ impl<N: Naming> Tier<N> {
             && let Some(beginning) = read.beginning.take()
         {
             let incoming = self.begin(beginning);
-            let places = incoming.as_ref().map(Incoming::pieces);
+            let pieces = incoming.as_ref().map(Incoming::pieces);
             let Some(Staging { disk, reads, .. }) = &mut self.staging else {
                 return;
             };
-            match (places, reads.front_mut()) {
-                (Some(places), Some(read)) => {
-                    (read.incoming, read.places, read.begun) = (incoming, places, disk.now());
+            match (pieces, reads.front_mut()) {
+                (Some(pieces), Some(read)) => {
+                    (read.incoming, read.pieces, read.begun) = (incoming, pieces, disk.now());
                 }
-                // It is here by now, or what has its place is worth more.
+                // It is here by now, or what it would replace is worth more.
                 _ => drop(reads.pop_front()),
             }
         }
@@ -379,13 +379,13 @@ impl<N: Naming> Tier<N> {
             return;
         };
         let known = read.incoming.as_ref().map_or(0, |of| of.known);
-        let state = read.found.state.iter().map(|(_, place)| place);
-        let places = read.found.pages[known..].iter().chain(state);
-        for (index, place) in places.enumerate().skip(read.started) {
+        let state = read.found.state.iter().map(|(_, location)| location);
+        let locations = read.found.pages[known..].iter().chain(state);
+        for (index, location) in locations.enumerate().skip(read.started) {
             if !disk.has_hands() {
                 return;
             }
-            disk.read(read.ticket, index, *place, &read.secret);
+            disk.read(read.ticket, index, *location, &read.secret);
             read.started += 1;
         }
     }
@@ -411,13 +411,13 @@ impl<N: Naming> Tier<N> {
             self.release_written(node);
             return self.begin_write();
         };
-        let (pages, state) = self.index.places(node);
+        let (pages, state) = self.index.memory_of(node);
         let pages = pages[known..].iter().map(|page| Piece::Page(*page));
-        let places = pages.chain(state.map(Piece::State)).collect();
+        let pieces = pages.chain(state.map(Piece::State)).collect();
         if let Some(staging) = &mut self.staging {
             staging.write = Some(Write {
                 node,
-                places,
+                pieces,
                 started: 0,
                 coming: VecDeque::new(),
             });

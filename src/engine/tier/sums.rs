@@ -1,4 +1,4 @@
-//! Checksums of places of host memory, of some of them at a time.
+//! Checksums of pages and states in host memory, a few at a time.
 
 use std::collections::VecDeque;
 use std::ops::Range;

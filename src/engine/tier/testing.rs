@@ -13,7 +13,7 @@ pub const PIECES: PieceBytes = PieceBytes {
     window: 0,
 };
 
-/// The device. Its copies end at once, or not before they are told to.
+/// The device. Its copies end at once, or not before they are asked to.
 #[derive(Debug, Default)]
 pub struct Copying {
     pub started: Vec<Transfer>,

@@ -22,10 +22,10 @@ use std::time::Instant;
 use serde_json::Value;
 
 use engine::events::EventSender;
+use engine::fair_queue::Source;
 use engine::request::{Admitted, Request, Sampling};
 use engine::rng;
 use engine::thinking::ThinkingBudget;
-use engine::turns::Source;
 use engine::{Phase, Rejected};
 use step::Facts;
 use step::executor::TokenId;

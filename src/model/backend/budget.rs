@@ -74,7 +74,7 @@ pub mod simulated {
 
     use super::*;
 
-    /// A host with files of its own in place of the system's.
+    /// A host with files of its own instead of the system's.
     pub struct Host {
         pub budget: Budget,
         folder: PathBuf,

@@ -18,7 +18,7 @@ pub trait Clock {
     fn bytes(&self) -> u64;
     /// Keeps the device busy, so that operations queued next wait only for those before them and
     /// not for the host.
-    fn hold(&mut self) -> Result<(), DeviceError>;
+    fn occupy(&mut self) -> Result<(), DeviceError>;
     /// Mark at the end of all work so far.
     fn mark(&mut self) -> Result<Self::Mark, DeviceError>;
     /// Seconds from one mark to a later one; waits for both.

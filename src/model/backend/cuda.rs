@@ -110,7 +110,7 @@ const PROMPT_PATIENCE: u32 = if target::HOST_RESERVE.is_some() { 3 } else { 1 };
 /// Most rows of a step, or of its rows outside of cells, for which kernels that stream keys for few
 /// rows are used.
 const FEW_ROWS: usize = 64;
-/// Rows that are stored together as operands; an expert's places are a multiple of them.
+/// Rows that are stored together as operands; an expert's rows are a multiple of them.
 const OPERAND_ROWS: usize = 8;
 /// Longest sum of a product, without those of experts.
 const WIDEST: usize = largest(&[2 * HIDDEN, attend::WIDEST, Block::MIXED, WIDEST_MLP]);
@@ -119,7 +119,7 @@ const WIDEST_MLP: usize = most(
     largest(&each_mlp![M => <M as crate::shapes::Mlp>::INTERMEDIATE]),
     largest(&each_experts![E => <E as crate::shapes::Experts>::BESIDE]),
 );
-/// Elements of a step's widest row: among rows that operations take, and all turns of a row
+/// Elements of a step's widest row: among rows that operations take, and all experts of a row
 /// together.
 const WIDEST_ROW: usize = largest(&[2 * HIDDEN, Block::WIDEST, route::WIDEST_ROW, WIDEST_MLP]);
 /// Blocks of the model.
@@ -140,7 +140,7 @@ const RECORDS: usize = most(delta::RECORDS, load::RECORDS_MIN);
 /// Counters of blocks: of those that have stored their results, for each group of query heads of
 /// few rows' tiles, or of those that have read their inputs.
 const ARRIVED: usize = most(FEW_ROWS * attend::GROUPS, delta::ARRIVED);
-// A step of decoding has few rows, so `attention` has room for its splits.
+// A step of decoding has few rows, so `attention` has memory for its splits.
 const _: () = assert!(MAX_SEQUENCES <= FEW_ROWS);
 /// Parts into which `top_k` divides rows, in a step.
 const PARTS: usize = ENDS_MAX * TOP_K_CHUNKS * TOP_K_PARTS;

@@ -135,8 +135,8 @@ fn group_left(groups: &str, mounts: &str, read: &dyn Fn(&Path) -> Option<String>
         let below = Path::new(path)
             .strip_prefix(mount.root)
             .unwrap_or(Path::new(""));
-        let deepest = Path::new(mount.place).join(below);
-        let within = |level: &&Path| level.starts_with(mount.place);
+        let deepest = Path::new(mount.point).join(below);
+        let within = |level: &&Path| level.starts_with(mount.point);
         let levels = deepest.ancestors().take_while(within);
         let all = levels.filter_map(|level| mount.version.available(level, read));
         all.min_by_key(|(bytes, _)| *bytes)
@@ -149,7 +149,7 @@ struct Mount<'m> {
     version: Version,
     /// Group that is mounted, and the path where.
     root: &'m str,
-    place: &'m str,
+    point: &'m str,
 }
 
 impl Mount<'_> {
@@ -169,7 +169,7 @@ impl Mount<'_> {
         Some(Mount {
             version,
             root: mount.next()?,
-            place: mount.next()?,
+            point: mount.next()?,
         })
     }
 }

@@ -43,7 +43,7 @@ fn each_row(
 }
 
 /// Completes a row of queries of latents: `x [QUERIES]` as projected, `q` with the products already
-/// in the places of latents.
+/// where latents are.
 fn finish<L: Shape>(x: &[f32], q: &mut [f32], position: usize) {
     let heads = q.chunks_exact_mut(L::Attention::HEAD_DIM);
     for (q, x) in heads.zip(x.chunks_exact(L::QUERY)) {

@@ -7,8 +7,8 @@ use std::rc::Rc;
 use crate::backend::clock::{Clock, Timed};
 use crate::ops::{
     Attend, Batch, BesideNorms, Copied, Cost, Delta, DeltaNet, Dense, Device, Draft, Ends,
-    ExpertSource, Gate, GatedDelta, Hidden, Logits, Place, Qkv, RANKED, Route, SeqSpan, Side, Taps,
-    norm_and_rank, store_and_attend,
+    ExpertSource, Gate, GatedDelta, Hidden, Logits, PoolRegion, Qkv, RANKED, Route, SeqSpan, Side,
+    Taps, norm_and_rank, store_and_attend,
 };
 use crate::shapes;
 use crate::target::Format;
@@ -105,7 +105,7 @@ impl<B: Device + Timed> Metered<B> {
     }
 
     /// Appends the calls since `begin` to the sink.
-    fn tell(&mut self) -> Result<(), DeviceError> {
+    fn report(&mut self) -> Result<(), DeviceError> {
         if let Some(error) = self.failed.take() {
             return Err(error);
         }
@@ -299,7 +299,7 @@ impl<B: Device + Timed> Device for Metered<B> {
     fn begin(&mut self, batch: &Batch) {
         self.inner.begin(batch);
         self.ends.clear();
-        if let Err(error) = self.clock.hold() {
+        if let Err(error) = self.clock.occupy() {
             self.failed.get_or_insert(error);
         }
         self.begun = self.mark();
@@ -312,7 +312,7 @@ impl<B: Device + Timed> Device for Metered<B> {
         out: &mut Self::Host,
     ) -> Result<(), DeviceError> {
         self.inner.read(&x.inner, rows, out)?;
-        self.tell()
+        self.report()
     }
 }
 
@@ -488,8 +488,8 @@ impl<A: shapes::Attention, B: Attend<A> + Timed> Attend<A> for Metered<B> {
 
     const PAGE_BYTES: usize = B::PAGE_BYTES;
 
-    fn cache_at(&self, place: Place<Self::Pool>) -> Self::KvCache {
-        self.inner.cache_at(place)
+    fn cache_at(&self, region: PoolRegion<Self::Pool>) -> Self::KvCache {
+        self.inner.cache_at(region)
     }
 
     fn store_kv(
@@ -558,8 +558,8 @@ impl<D: shapes::Delta, B: Delta<D> + Timed> Delta<D> for Metered<B> {
 
     const STATE_BYTES: [usize; 2] = B::STATE_BYTES;
 
-    fn state_at(&self, place: Place<Self::Pool>) -> Self::LayerStates {
-        self.inner.state_at(place)
+    fn state_at(&self, region: PoolRegion<Self::Pool>) -> Self::LayerStates {
+        self.inner.state_at(region)
     }
 
     metered! { Delta<D>:
@@ -678,7 +678,7 @@ fn experts_cost<E: shapes::Experts, T, M>(
     let visited = distinct_experts::<E>(x.rows) + E::HAS_SHARED as f64;
     let share = visited / E::ALL as f64;
     let read = (experts.bytes as f64 * share) as u64;
-    let products = (E::INPUTS + 1) * x.rows * E::TURNS;
+    let products = (E::INPUTS + 1) * x.rows * E::ASSIGNED;
     multiplies(
         products,
         (experts.n, experts.k),

@@ -1,6 +1,6 @@
 //! Weights of a site of the model, from a checkpoint onto a backend.
 
-use crate::ops::{Attend, Device, Place};
+use crate::ops::{Attend, Device, PoolRegion};
 use crate::pools::Pools;
 use crate::shapes;
 use crate::target::{Role, Site};
@@ -75,7 +75,7 @@ impl<B: Device> Loader<'_, B> {
     ///
     /// # Errors
     /// Too little memory.
-    pub fn states(&mut self, bytes: usize) -> Result<Place<B::Pool>, DeviceError> {
+    pub fn states(&mut self, bytes: usize) -> Result<PoolRegion<B::Pool>, DeviceError> {
         match &mut self.memory {
             Memory::Pooled(pools) => Ok(pools.state(bytes)),
             Memory::Own(_) => self.ops.states(bytes),

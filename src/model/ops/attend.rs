@@ -1,6 +1,6 @@
 //! Attention over a paged cache of keys and values.
 
-use super::{Batch, Device, Place};
+use super::{Batch, Device, PoolRegion};
 use crate::shapes;
 use step::executor::DeviceError;
 use step::transfer::PIECE_ALIGN;
@@ -13,14 +13,14 @@ pub trait Attend<A: shapes::Attention>: Device {
     /// Bytes of a page of one layer.
     const PAGE_BYTES: usize;
 
-    /// The cache of a layer that has this place of each page, of at most `target::KV_PAGES`.
-    fn cache_at(&self, place: Place<Self::Pool>) -> Self::KvCache;
+    /// The cache of a layer that has this region of the pool, of at most `target::KV_PAGES`.
+    fn cache_at(&self, region: PoolRegion<Self::Pool>) -> Self::KvCache;
 
     /// An empty cache of one layer with memory of its own, whose pages do not touch.
     fn kv_cache(&self, pages: usize) -> Result<Self::KvCache, DeviceError> {
         let stride = Self::PAGE_BYTES + PIECE_ALIGN;
         let (pool, at) = (self.pool(pages, stride)?, PIECE_ALIGN);
-        Ok(self.cache_at(Place { pool, at, stride }))
+        Ok(self.cache_at(PoolRegion { pool, at, stride }))
     }
 
     /// Norms and rotates queries and keys, in place, and writes each row's keys and values at its

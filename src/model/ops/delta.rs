@@ -1,7 +1,7 @@
 //! Recurrent mixers: a causal convolution, then the gated delta rule on a state per value head, or
 //! Mamba-2's.
 
-use super::{Batch, Dense, Device, Place};
+use super::{Batch, Dense, Device, PoolRegion};
 use crate::shapes;
 use step::executor::DeviceError;
 
@@ -16,13 +16,13 @@ pub trait Delta<D: shapes::Delta>: Dense {
     /// Bytes of a state of one layer: of its matrices, and of its convolution tail after them.
     const STATE_BYTES: [usize; 2];
 
-    /// The states of a layer that has this place of each slot's.
-    fn state_at(&self, place: Place<Self::Pool>) -> Self::LayerStates;
+    /// The states of a layer that has this region of the pool.
+    fn state_at(&self, region: PoolRegion<Self::Pool>) -> Self::LayerStates;
 
     /// Zero states of one layer with memory of their own, which do not touch.
     fn delta_state(&self) -> Result<Self::LayerStates, DeviceError> {
-        let place = self.states(Self::STATE_BYTES.iter().sum())?;
-        Ok(self.state_at(place))
+        let region = self.states(Self::STATE_BYTES.iter().sum())?;
+        Ok(self.state_at(region))
     }
 
     /// Causal depthwise convolution and SiLU over each sequence's rows, `w, bias` being the taps:

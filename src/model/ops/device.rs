@@ -38,7 +38,7 @@ impl Program {
 /// Part of every piece of a pool that belongs to one layer. Parts of a layer are contiguous in the
 /// pool, since an operation reads one layer's part of many pieces.
 #[derive(Clone, Debug)]
-pub struct Place<P> {
+pub struct PoolRegion<P> {
     pub pool: P,
     /// Bytes from the pool's start to the part of the first piece.
     pub at: usize,
@@ -46,7 +46,7 @@ pub struct Place<P> {
     pub stride: usize,
 }
 
-impl<P> Place<P> {
+impl<P> PoolRegion<P> {
     /// Range of the part of a piece in the pool.
     pub fn range(&self, piece: usize) -> Range<usize> {
         let start = self.at + piece * self.stride;
@@ -54,11 +54,11 @@ impl<P> Place<P> {
     }
 }
 
-/// Copy of a piece: its part in each of the places, and its offset in host memory, where the parts
+/// Copy of a piece: its part in each of the regions, and its offset in host memory, where the parts
 /// follow each other.
 #[derive(Clone, Copy, Debug)]
 pub struct Copied<'a, P> {
-    pub places: &'a [Place<P>],
+    pub regions: &'a [PoolRegion<P>],
     pub piece: usize,
     /// Offset of the copy in host memory, bytes.
     pub at: usize,
@@ -138,10 +138,10 @@ pub trait Device {
     /// Memory of `pieces` pieces of `bytes` each, all bits zero.
     fn pool(&self, pieces: usize, bytes: usize) -> Result<Self::Pool, DeviceError>;
     /// Zero states of one layer with memory of their own, `bytes` each, which do not touch.
-    fn states(&self, bytes: usize) -> Result<Place<Self::Pool>, DeviceError> {
+    fn states(&self, bytes: usize) -> Result<PoolRegion<Self::Pool>, DeviceError> {
         let (at, stride) = (PIECE_ALIGN, bytes + PIECE_ALIGN);
         let pool = self.pool(STATES, stride)?;
-        Ok(Place { pool, at, stride })
+        Ok(PoolRegion { pool, at, stride })
     }
     /// Takes the host memory that pieces are copied to and from, once.
     fn take_host_memory(&mut self, bytes: usize) -> Result<(), DeviceError>;
@@ -178,7 +178,7 @@ pub trait Device {
     /// The device failed; so below.
     ///
     /// # Panics
-    /// If a range is not in the room.
+    /// If a range is not in the memory.
     fn copy(&mut self, copies: &[Copied<'_, Self::Pool>], to: Side) -> Result<(), DeviceError>;
     /// Copies that are done since the start.
     fn copied(&mut self) -> Result<u64, DeviceError>;

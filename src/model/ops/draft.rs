@@ -30,7 +30,7 @@ pub trait Draft: Device {
     /// Draws the next draft of each row of `logits`, which `Dense::lm_head` has left last, by the
     /// rules of the batch of drafts, where it becomes the token of the row; after a prediction on
     /// that batch (`on`) its rows move on by a position.
-    fn guess(&mut self, _logits: &Self::Tensor, _on: bool) {}
+    fn draft(&mut self, _logits: &Self::Tensor, _on: bool) {}
 
     /// Waits for all operations, and appends what was drawn of so many sequences, `depth` drafts
     /// each.

@@ -30,7 +30,7 @@ pub use batch::{Batch, PAGE_GROUPS, SeqSpan};
 pub use cost::Cost;
 pub use delta::{Decay, Delta, DeltaNet, GatedDelta, Taps};
 pub use dense::{BesideNorms, Dense, Ends, Hidden, cap, norm_and_rank, norm_and_rank_by};
-pub use device::{Copied, Device, Place, Program, Side};
+pub use device::{Copied, Device, PoolRegion, Program, Side};
 pub use draft::Draft;
 pub use footprint::{Bound, Footprint, HostMemory};
 pub use gate::{Both, Gate};

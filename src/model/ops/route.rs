@@ -37,7 +37,7 @@ pub trait Route<E: shapes::Experts>: Device {
 
     /// `to[r] += sum_e weight[r, e] * down_e(activation(gate_e x[r], up_e x[r]))`, by the shape's
     /// `ACTIVATION`, over the row's experts, added in the order of the routing, the shared one
-    /// last; with `LATENT` the sum takes the place of `to[r]`. `x, to [R, WIDTH]`.
+    /// last; with `LATENT` the sum replaces `to[r]`. `x, to [R, WIDTH]`.
     ///
     /// Where the shape's `ROWS_NVFP4` says so, experts of NVFP4 multiply rows that are rounded
     /// to it, before `gate` and `up` and again before `down`: a row is multiplied by the power of

@@ -29,7 +29,7 @@ const SHARDS_MAX: usize = 1000;
 /// An open checkpoint of the target.
 pub struct Checkpoint {
     files: Vec<Source>,
-    /// Index of its file and place in it, by the tensor's canonical name.
+    /// Index of its file and range in it, by the tensor's canonical name.
     tensors: BTreeMap<String, (usize, TensorInfo)>,
     layout: Layout,
     /// Number and bytes of the tensors of a vision tower.
@@ -210,14 +210,14 @@ impl Checkpoint {
         progress: Arc<Progress>,
     ) -> Result<Checkpoint, WeightsError> {
         let (mut tensors, mut vision) = (BTreeMap::new(), [0; 2]);
-        for (place, file) in files.iter().enumerate() {
+        for (number, file) in files.iter().enumerate() {
             let header = read_header(file)?;
             if let Some(index) = index {
                 check_index(index, file.name(), &header)?;
             }
             let tower = header.iter().filter(|(name, _)| is_vision(name));
             add(&mut vision, tower.map(|(_, info)| info));
-            collect(place, file.name(), header, &mut tensors)?;
+            collect(number, file.name(), header, &mut tensors)?;
         }
         if let Some(index) = index {
             check_all_found(index, &tensors)?;
@@ -532,7 +532,7 @@ impl MatrixSource<'_> {
         packed.is_some_and(|packed| packed.maps())
     }
 
-    /// Place of matrices that lie together in a packed file; None for another checkpoint.
+    /// Location of matrices that lie together in a packed file; None for another checkpoint.
     ///
     /// # Errors
     /// `Packed` if they do not lie together.
@@ -716,7 +716,7 @@ impl MatrixRows<'_> {
 
     /// Fills `out` with rows of the tensor for a purpose. `bytes` gives a row's bytes by its
     /// columns: shorter rows of the checkpoint are padded by zeros, and so is the rest of `out`.
-    /// `check` sees the bytes of each stretch of rows and their first byte's place in the tensor.
+    /// `check` sees the bytes of each stretch of rows and their first byte's offset in the tensor.
     pub fn read(
         &self,
         purpose: Purpose,
@@ -907,17 +907,17 @@ fn is_ignored(name: &str) -> bool {
 }
 
 fn collect(
-    place: usize,
-    file: &str,
+    file: usize,
+    file_name: &str,
     header: BTreeMap<String, TensorInfo>,
     tensors: &mut BTreeMap<String, (usize, TensorInfo)>,
 ) -> Result<(), WeightsError> {
     for (name, info) in header.into_iter().filter(|(name, _)| !is_ignored(name)) {
         let canonical = canonical(&name);
-        if tensors.insert(canonical, (place, info)).is_some() {
+        if tensors.insert(canonical, (file, info)).is_some() {
             let problem = format!("tensor {name} is given twice");
             return Err(WeightsError::Header {
-                file: file.to_string(),
+                file: file_name.to_string(),
                 problem,
             });
         }
@@ -974,8 +974,8 @@ fn check_layout(
             count,
         });
     }
-    for (name, (place, info)) in tensors {
-        let file = files[*place].name();
+    for (name, (file, info)) in tensors {
+        let file = files[*file].name();
         match expected.get(name) {
             Some(expected) => check_tensor(file, name, info, &expected.piece)?,
             None => {

@@ -8,11 +8,11 @@ fn stated() -> Value {
     let mut config = serde_json::json!({});
     for fact in target::CONFIG.iter().filter(|fact| fact.required) {
         let right: Vec<Value> = serde_json::from_str(&fact.right).unwrap();
-        let mut place = &mut config;
+        let mut value = &mut config;
         for name in fact.pointer.split('/').skip(1) {
-            place = &mut place[name];
+            value = &mut value[name];
         }
-        *place = right[0].clone();
+        *value = right[0].clone();
     }
     config
 }
@@ -50,7 +50,7 @@ fn every_required_fact_is_missed() {
     }
 }
 
-/// The keys are told, and nothing is refused for them.
+/// The keys are reported, and nothing is refused for them.
 #[test]
 fn what_nobody_knows_of_the_maths_is_told_by_key_and_value() {
     for (pointer, key, value) in [
@@ -61,7 +61,7 @@ fn what_nobody_knows_of_the_maths_is_told_by_key_and_value() {
     ] {
         let mut config = stated();
         let names = pointer.split('/').skip(1);
-        names.fold(&mut config, |place, name| &mut place[name])[key] = value.clone();
+        names.fold(&mut config, |at, name| &mut at[name])[key] = value.clone();
         let content = config.to_string();
         let config = compare(CONFIG, content.as_bytes(), target::CONFIG).unwrap();
         let found = unknown_maths(&config, target::CONFIG);

@@ -7,9 +7,9 @@
 //!   these channels a row of a router holds its expert's popularity: the expert of rank `r`, from 1
 //!   on, gets a logit of `-POPULARITY ln r` beside one of unit variance that the token decides,
 //!   both times `ROUTER_SPREAD`. With 256 experts, 8 a token, the busiest is taken 5 to 6 times as
-//!   often as on average, the busiest tenth gets a quarter of all turns, and none stays idle; the
-//!   first expert of a token has half of their weight, the eighth 2 % (`scripts/full_width.py`
-//!   tells how it is). Logits whose sigmoids are scores lie lower, by `SIGMOID_BELOW`, and spread
+//!   often as on average, the busiest tenth gets a quarter of all rows, none stays idle; the first
+//!   expert of a token has half of their weight, the eighth 2 % (`scripts/full_width.py`
+//!   measures it). Logits whose sigmoids are scores lie lower, by `SIGMOID_BELOW`, and spread
 //!   further: where they are near 1, all chosen experts have one weight, and a near tie would
 //!   exchange a whole share of a layer's experts.
 //! - Logits have a standard deviation of `HEAD_SPREAD sqrt(2 ln VOCAB)`, where a few tokens share
@@ -212,17 +212,17 @@ fn head_scale() -> f32 {
 /// Values of a router's rows on the common channels, for logits that lie `below` below zero; ranks
 /// of experts are drawn anew in each layer.
 fn popularity(router: Weight, below: f32) -> Vec<f32> {
-    let place = match router.site() {
+    let layer = match router.site() {
         Site::Layer(layer) => layer,
         Site::Whole | Site::Prediction => target::LAYERS,
     };
     let channels = target::CHANNELS.div_ceil(COMMON_EVERY) as f32;
     let share = 1.0 / COMMON_EVERY as f32;
     let embedding = share * COMMON * COMMON + 1.0 - share;
-    let size = (embedding + LAYER_GROWTH * place as f32).sqrt();
+    let size = (embedding + LAYER_GROWTH * layer as f32).sqrt();
     let sum = channels * COMMON / size;
     let mut ranks: Vec<usize> = (0..router.n()).collect();
-    let dealt = seed("popularity").wrapping_add(place as u64);
+    let dealt = seed("popularity").wrapping_add(layer as u64);
     ranks.sort_by_key(|&rank| word(dealt, rank as u64));
     let logit = |rank: &usize| -POPULARITY * ((rank + 1) as f32).ln() - below;
     ranks.iter().map(|rank| logit(rank) / sum).collect()
@@ -287,10 +287,10 @@ impl Draw {
                 out.iter_mut().for_each(|byte| *byte = *byte & drawn | set);
             }
             Numbers::F32(range) => {
-                let (places, first) = (out.as_chunks_mut().0.iter_mut(), offset / 4);
-                for (index, place) in places.enumerate() {
+                let (values, first) = (out.as_chunks_mut().0.iter_mut(), offset / 4);
+                for (index, value) in values.enumerate() {
                     let byte = word(self.seed, first + index as u64) as u8;
-                    *place = range.of(byte).to_le_bytes();
+                    *value = range.of(byte).to_le_bytes();
                 }
             }
             Numbers::Bf16(range) => self.fill_bf16(*range, offset / 2, out),
@@ -330,8 +330,8 @@ fn put_common(common: &[f32], columns: usize, first: usize, out: &mut [[u8; 2]])
         let next = column.next_multiple_of(COMMON_EVERY);
         let end = (row + 1) * columns;
         let value = bf16(common[row % common.len()]);
-        for place in (row * columns + next..end).step_by(COMMON_EVERY) {
-            match out.get_mut(place - first) {
+        for index in (row * columns + next..end).step_by(COMMON_EVERY) {
+            match out.get_mut(index - first) {
                 Some(out) => *out = value,
                 None => break,
             }

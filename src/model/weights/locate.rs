@@ -278,11 +278,11 @@ fn unfinished_blob(folder: &Folder) -> Option<String> {
     [blobs, Some(local)]
         .into_iter()
         .flatten()
-        .find_map(|place| {
-            let entries = fs::read_dir(&place).ok()?.flatten();
+        .find_map(|folder| {
+            let entries = fs::read_dir(&folder).ok()?.flatten();
             let mut names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
             let part = names.find(|name| name.ends_with(UNFINISHED[0]))?;
-            Some(place.join(part).display().to_string())
+            Some(folder.join(part).display().to_string())
         })
 }
 

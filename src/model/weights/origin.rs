@@ -169,9 +169,9 @@ impl TreeEntry {
 
 /// The list of `commit`, beside the snapshots or in the folder of the hub's client.
 fn tree(folder: &Folder, commit: &str) -> Option<BTreeMap<String, TreeEntry>> {
-    let places = ["../..", CLIENT_FOLDERS[0]];
-    places.into_iter().find_map(|place| {
-        let text = folder.read(&format!("{place}/trees/{commit}.json"), BYTES_MAX);
+    let folders = ["../..", CLIENT_FOLDERS[0]];
+    folders.into_iter().find_map(|parent| {
+        let text = folder.read(&format!("{parent}/trees/{commit}.json"), BYTES_MAX);
         let tree: Tree = serde_json::from_slice(&text.ok()?).ok()?;
         Some(tree.files)
     })

@@ -93,11 +93,11 @@ mod tests {
 
     #[test]
     fn an_earlier_slot_may_come_back() {
-        let mut kept = None;
+        let mut last = None;
         let fill = |_: usize, _: &mut usize| Ok::<(), ()>(());
-        let empty = |_: usize, slot: usize| Ok(kept.replace(slot));
+        let empty = |_: usize, slot: usize| Ok(last.replace(slot));
         run(50, vec![0, 1], 2, fill, empty).unwrap();
-        assert!(kept.is_some());
+        assert!(last.is_some());
     }
 
     #[test]

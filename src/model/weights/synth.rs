@@ -250,7 +250,7 @@ fn index(shards: &[Shard]) -> Value {
 }
 
 /// Configuration of the text model, so that another implementation can be compared: for each fact
-/// its usual value, at the first place where it may stand, and values that must be stated.
+/// its usual value, under the first name that it may have, and values that must be stated.
 fn config(layers: usize) -> Value {
     let (mut config, mut keys) = (json!({}), BTreeSet::new());
     for fact in target::CONFIG.iter().filter(|fact| is_written(fact)) {
@@ -275,7 +275,7 @@ fn config(layers: usize) -> Value {
         blocks.truncate(layers);
     }
     if let Some(Value::Object(rope)) = config.get_mut("rope_parameters") {
-        turned(rope);
+        consistent_rope(rope);
     }
     config["max_position_embeddings"] = json!(target::MAX_CONTEXT);
     config
@@ -283,7 +283,7 @@ fn config(layers: usize) -> Value {
 
 /// Leaves the parameters of RoPE that readers use together: if kinds of layers have their own, only
 /// these.
-fn turned(rope: &mut Map<String, Value>) {
+fn consistent_rope(rope: &mut Map<String, Value>) {
     if rope.values().any(Value::is_object) {
         return rope.retain(|_, of_kind| of_kind.is_object());
     }
@@ -302,8 +302,8 @@ fn is_written(fact: &Fact) -> bool {
 /// Writes `value` at a JSON pointer, and objects on the way to it.
 fn put(config: &mut Value, pointer: &str, value: Value) {
     let names = pointer.split('/').skip(1);
-    let place = names.fold(config, |place, name| &mut place[name]);
-    *place = value;
+    let entry = names.fold(config, |entry, name| &mut entry[name]);
+    *entry = value;
 }
 
 /// Mark that the weights are drawn and mean nothing.

@@ -10,7 +10,7 @@ use chacha20poly1305::aead::{AeadInOut, KeyInit};
 use chacha20poly1305::{XChaCha20Poly1305, XNonce};
 use sha2::{Digest, Sha256};
 
-use crate::prefix::{Kind, Owner};
+use crate::prefix::{Owner, SnapshotKind};
 use step::PAGE;
 use step::executor::TokenId;
 use step::transfer::{PIECE_ALIGN, PieceBytes};
@@ -60,7 +60,7 @@ impl Secret {
     }
 }
 
-/// Binding of a piece to its place in its entry.
+/// Binding of a piece to its position in its entry.
 #[derive(Clone, Copy, Debug)]
 pub struct Bond {
     salt: [u8; SALT_BYTES],
@@ -103,7 +103,7 @@ pub struct Header {
     pub names: Vec<Name>,
     /// Block that it ends with, and the state after it if it has one.
     pub end: Name,
-    pub state: Option<Kind>,
+    pub state: Option<SnapshotKind>,
     /// Tags of pages, then of the state.
     pub tags: Vec<Tag>,
 }
@@ -135,8 +135,8 @@ impl Header {
     fn head(&self, identity: &Identity) -> Vec<u8> {
         let kind: u32 = match self.state {
             None => 0,
-            Some(Kind::Parting) => 1,
-            Some(Kind::End | Kind::Spaced) => 2,
+            Some(SnapshotKind::Parting) => 1,
+            Some(SnapshotKind::End | SnapshotKind::Spaced) => 2,
         };
         let pages = self.names.len() as u32;
         let mut head = [&MAGIC[..], identity, &self.salt].concat();
@@ -175,7 +175,7 @@ impl Header {
         fits.then(|| Header::length(pages, pages + usize::from(kind > 0)))
     }
 
-    /// Header that `encode` made, of as many bytes as `measure` tells.
+    /// Header that `encode` made, of as many bytes as `measure` returns.
     pub fn decode(bytes: &[u8]) -> Option<Header> {
         let mut fields = Fields(bytes);
         fields.take::<40>()?;
@@ -185,8 +185,8 @@ impl Header {
         let [kind, pages] = [fields.take()?, fields.take()?].map(u32::from_le_bytes);
         let state = match kind {
             0 => None,
-            1 => Some(Kind::Parting),
-            _ => Some(Kind::End),
+            1 => Some(SnapshotKind::Parting),
+            _ => Some(SnapshotKind::End),
         };
         let pieces = pages as usize + usize::from(state.is_some());
         Some(Header {
@@ -216,7 +216,7 @@ impl Fields<'_> {
 mod tests {
     use super::*;
 
-    fn header(pages: usize, state: Option<Kind>) -> Header {
+    fn header(pages: usize, state: Option<SnapshotKind>) -> Header {
         let secret = Secret::of(7);
         let tokens: Vec<TokenId> = (0..(pages * PAGE) as TokenId).collect();
         let names = secret.names(&tokens);
@@ -233,7 +233,11 @@ mod tests {
 
     #[test]
     fn a_header_is_read_as_it_was_written_and_by_its_own_binary_alone() {
-        for (pages, state) in [(0, Some(Kind::End)), (3, Some(Kind::Parting)), (300, None)] {
+        for (pages, state) in [
+            (0, Some(SnapshotKind::End)),
+            (3, Some(SnapshotKind::Parting)),
+            (300, None),
+        ] {
             let header = header(pages, state);
             let bytes = header.encode(&[1; 32]);
             let first = bytes.first_chunk().unwrap();
@@ -268,7 +272,7 @@ mod tests {
         };
         assert!(opens(bond, &secret, 1, &tag));
         assert!(!opens(bond, &Secret::of(2), 1, &tag), "another key's");
-        assert!(!opens(bond, &secret, 0, &tag), "another place");
+        assert!(!opens(bond, &secret, 0, &tag), "another position");
         assert!(
             !opens(header.bond(&[2; 32]), &secret, 1, &tag),
             "another binary"

@@ -4,15 +4,15 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
 use super::entry::{Bond, Header, Name, Tag};
-use crate::prefix::{Evicted, Kind, Owner};
+use crate::prefix::{Evicted, Owner, SnapshotKind};
 use step::transfer::PieceBytes;
 
 /// Time over which written bytes are counted.
 pub const DAY: Duration = Duration::from_hours(24);
 
-/// Place of a piece in an entry.
+/// Location of a piece in an entry.
 #[derive(Clone, Copy, Debug)]
-pub struct Place {
+pub struct PieceLocation {
     pub entry: u64,
     pub index: usize,
     pub at: u64,
@@ -24,8 +24,8 @@ pub struct Place {
 /// Beginning of a prompt that one or more entries have together.
 #[derive(Debug, Default)]
 pub struct Found {
-    pub pages: Vec<Place>,
-    pub state: Option<(Kind, Place)>,
+    pub pages: Vec<PieceLocation>,
+    pub state: Option<(SnapshotKind, PieceLocation)>,
 }
 
 #[derive(Debug)]
@@ -123,21 +123,21 @@ impl Index {
         let known = &known[..depth];
         let page = |name| {
             let (entry, index) = self.blocks[name];
-            self.place(entry, index, self.pieces.page)
+            self.location(entry, index, self.pieces.page)
         };
         let state = known.last().and_then(|name| self.states.get(name));
         let state = state.and_then(|entry| {
             let header = &self.entries[entry].header;
-            let place = self.place(*entry, header.names.len(), self.pieces.state);
-            Some((header.state?, place))
+            let location = self.location(*entry, header.names.len(), self.pieces.state);
+            Some((header.state?, location))
         });
         let pages = known.iter().map(page).collect();
         Found { pages, state }
     }
 
-    fn place(&self, entry: u64, index: usize, bytes: usize) -> Place {
+    fn location(&self, entry: u64, index: usize, bytes: usize) -> PieceLocation {
         let Entry { header, bond, .. } = &self.entries[&entry];
-        Place {
+        PieceLocation {
             entry,
             index,
             at: header.at(index, self.pieces),

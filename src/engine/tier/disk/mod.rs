@@ -20,9 +20,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use self::entry::{Bond, Header, Identity, Name, Secret, Tag};
-use self::index::{DAY, Index, Place};
+use self::index::{DAY, Index, PieceLocation};
 use self::store::{Folder, Storage};
-use crate::prefix::{Evicted, Kind, Owner};
+use crate::prefix::{Evicted, Owner, SnapshotKind};
 use host::calendar::seconds;
 use host::log;
 use host::pool::Pool;
@@ -58,7 +58,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// A folder, and what tells the identity.
+    /// A folder, and what determines the identity.
     pub fn folder(
         path: PathBuf,
         identity: impl FnOnce() -> Result<Identity, String> + Send + 'static,
@@ -100,7 +100,7 @@ enum Done {
     Opened(Result<(Opened, Vec<Listed>, u64), String>),
     Read {
         ticket: u64,
-        place: Place,
+        location: PieceLocation,
         index: usize,
         piece: Result<Read, Fault>,
     },
@@ -280,17 +280,17 @@ impl Disk {
     }
 
     /// Reads a piece.
-    pub fn read(&mut self, ticket: u64, index: usize, place: Place, secret: &Secret) {
+    pub fn read(&mut self, ticket: u64, index: usize, location: PieceLocation, secret: &Secret) {
         let Access::On(opened) = &self.access else {
             return;
         };
         let (storage, secret) = (opened.storage.clone(), secret.clone());
-        self.in_hands += place.bytes;
+        self.in_hands += location.bytes;
         self.run(move || Done::Read {
             ticket,
-            place,
+            location,
             index,
-            piece: read(&*storage, place, &secret),
+            piece: read(&*storage, location, &secret),
         });
     }
 
@@ -299,7 +299,7 @@ impl Disk {
     pub fn begin(
         &mut self,
         names: Vec<Name>,
-        (secret, owner, state): (Secret, Owner, Option<Kind>),
+        (secret, owner, state): (Secret, Owner, Option<SnapshotKind>),
     ) -> Option<usize> {
         let Access::On(opened) = &self.access else {
             return None;
@@ -390,16 +390,16 @@ impl Disk {
             Done::Opened(Err(why)) => return self.turn_off(why),
             Done::Read {
                 ticket,
-                place,
+                location,
                 index,
                 piece,
             } => {
-                self.in_hands -= place.bytes;
+                self.in_hands -= location.bytes;
                 let piece = match piece {
                     Ok(piece) => Some(piece),
                     Err(Fault::Disk(error)) => return self.turn_off(error),
                     Err(Fault::Entry) => {
-                        self.drop_entry(place.entry);
+                        self.drop_entry(location.entry);
                         None
                     }
                 };
@@ -521,10 +521,10 @@ impl Disk {
 }
 
 /// A piece, opened.
-fn read(storage: &dyn Storage, place: Place, secret: &Secret) -> Result<Read, Fault> {
-    let mut piece = vec![0; place.bytes];
-    storage.read(place.entry, place.at, &mut piece)?;
-    let is_whole = place.bond.open(secret, place.index, &mut piece, &place.tag);
+fn read(storage: &dyn Storage, at: PieceLocation, secret: &Secret) -> Result<Read, Fault> {
+    let mut piece = vec![0; at.bytes];
+    storage.read(at.entry, at.at, &mut piece)?;
+    let is_whole = at.bond.open(secret, at.index, &mut piece, &at.tag);
     let sum = sum(&piece);
     is_whole.then_some((piece, sum)).ok_or(Fault::Entry)
 }

@@ -155,8 +155,8 @@ mod tests {
 
     #[test]
     fn a_folder_has_whole_entries_and_one_server() {
-        let place = host::testing::Folder::new();
-        let path = place.0.join("cache");
+        let folder = host::testing::Folder::new();
+        let path = folder.0.join("cache");
         let folder = Folder::open(&path).unwrap();
         assert_eq!(Folder::open(&path).unwrap_err(), "another server has it");
         for entry in [1, 2, 3] {

@@ -1,4 +1,4 @@
-//! A disk in memory that fails when it is told to.
+//! A disk in memory that fails when it is asked to.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,7 +20,7 @@ pub struct Faults {
     pub read: Option<io::ErrorKind>,
     pub write: Option<io::ErrorKind>,
     /// Reads do not end while it is so.
-    pub held: bool,
+    pub blocked: bool,
 }
 
 /// Entries, by whether they are whole.
@@ -68,7 +68,7 @@ impl<N: Naming> Tier<N> {
     pub fn restart(&mut self, naming: N, options: Options) {
         assert!(!self.is_busy(), "no copies are under way");
         let bytes = self.host.pages() * self.pieces.page;
-        let mut tier = Tier::new(bytes, self.pieces, naming).expect("it had room");
+        let mut tier = Tier::new(bytes, self.pieces, naming).expect("the budget suffices");
         tier.started = self.started;
         tier.open_disk(options);
         let now = self
@@ -112,7 +112,7 @@ impl Storage for Fake {
     }
 
     fn read(&self, entry: u64, at: u64, to: &mut [u8]) -> io::Result<()> {
-        while self.memory().faults.held {
+        while self.memory().faults.blocked {
             thread::sleep(Duration::from_millis(1));
         }
         let memory = self.memory();

@@ -1,4 +1,4 @@
-//! The disk over a storage in memory that fails when it is told to.
+//! The disk over a storage in memory that fails when it is asked to.
 
 use std::io::ErrorKind;
 use std::thread;
@@ -72,7 +72,7 @@ fn piece(number: usize, index: usize) -> Vec<u8> {
 fn write(disk: &mut Disk, domain: u128, number: usize) -> bool {
     let secret = Secret::of(domain);
     let names = secret.names(&tokens(number));
-    let of = (secret, domain as Owner, Some(Kind::End));
+    let of = (secret, domain as Owner, Some(SnapshotKind::End));
     let Some(known) = disk.begin(names, of) else {
         return false;
     };
@@ -86,9 +86,9 @@ fn read(disk: &mut Disk, domain: u128, number: usize) -> Option<Result<Vec<Vec<u
     let secret = Secret::of(domain);
     let found = disk.find(&secret.names(&tokens(number)), 0)?;
     let (_, state) = found.state?;
-    let places = found.pages.into_iter().chain([state]);
-    for (index, place) in places.enumerate() {
-        disk.read(1, index, place, &secret);
+    let locations = found.pages.into_iter().chain([state]);
+    for (index, location) in locations.enumerate() {
+        disk.read(1, index, location, &secret);
     }
     let mut pieces = vec![vec![]; PAGES + 1];
     for event in wait(disk) {
@@ -205,7 +205,7 @@ fn a_disk_that_does_not_answer_is_turned_off() {
     let fake = Fake::default();
     let mut disk = opened(fake.options(1, 1 << 20));
     write(&mut disk, 1, 3);
-    fake.memory().faults.held = true;
+    fake.memory().faults.blocked = true;
     let secret = Secret::of(1);
     let found = disk.find(&secret.names(&tokens(3)), 0).unwrap();
     disk.read(1, 0, found.pages[0], &secret);
@@ -214,7 +214,7 @@ fn a_disk_that_does_not_answer_is_turned_off() {
     disk.set_time(2 * SILENCE_MAX);
     assert!(matches!(disk.take(), Some(Event::Off)));
     assert!(disk.take().is_none() && !disk.is_busy());
-    fake.memory().faults.held = false;
+    fake.memory().faults.blocked = false;
 }
 
 #[test]
@@ -263,7 +263,10 @@ fn a_beginning_goes_after_what_goes_on_from_it() {
     assert!(write(&mut disk, 1, 1));
     let secret = Secret::of(1);
     let longer = [tokens(1), tokens(9)].concat();
-    let begun = disk.begin(secret.names(&longer), (secret.clone(), 1, Some(Kind::End)));
+    let begun = disk.begin(
+        secret.names(&longer),
+        (secret.clone(), 1, Some(SnapshotKind::End)),
+    );
     assert_eq!(begun, Some(PAGES));
     (0..=PAGES).for_each(|index| disk.write(index, summed(piece(9, index))));
     wait(&mut disk);

@@ -8,7 +8,7 @@ use std::thread;
 
 use super::*;
 use crate::kv::{Kv, Reservation};
-use crate::prefix::{Keyed, Kind, Place};
+use crate::prefix::{Keyed, SnapshotKind, SnapshotPoint};
 use crate::tier::disk::testing::Fake;
 use crate::tier::testing::prompt;
 use step::executor::{DeviceError, SeqRows};
@@ -21,7 +21,7 @@ const PIECES: PieceBytes = PieceBytes {
 };
 /// Pages of the prompt, and of host memory.
 const PAGES: usize = 12;
-const ROOM: usize = 40;
+const PAGES_MAX: usize = 40;
 const DISK: u64 = 1 << 30;
 
 /// A device whose copies to and from the disk's hands end some time later, and how many are under
@@ -102,10 +102,10 @@ struct Pair {
 
 /// A disk that has the prompt, host memory that has nothing of it.
 fn written(asked: &[TokenId]) -> Pair {
-    let bytes = ROOM * PIECES.page;
+    let bytes = PAGES_MAX * PIECES.page;
     let fake = Fake::default();
     let mut pair = Pair {
-        kv: Kv::new((2, 4, 0), ROOM, ROOM * PAGE, Keyed::default()),
+        kv: Kv::new((2, 4, 0), PAGES_MAX, PAGES_MAX * PAGE, Keyed::default()),
         tier: Tier::new(bytes, PIECES, Keyed::default()).unwrap(),
         device: Late {
             host: Arc::new(Mutex::new(vec![0; bytes])),
@@ -124,8 +124,8 @@ fn written(asked: &[TokenId]) -> Pair {
         restorable: 0,
     };
     let begin = kv.reserve(asked.len(), whose).unwrap();
-    let (tokens, kind) = (PAGES * PAGE, Kind::End);
-    let state = kv.lend(begin.slot, Place { tokens, kind });
+    let (tokens, kind) = (PAGES * PAGE, SnapshotKind::End);
+    let state = kv.lend(begin.slot, SnapshotPoint { tokens, kind });
     kv.cache(
         begin.slot,
         &asked[..tokens],

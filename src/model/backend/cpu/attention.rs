@@ -4,14 +4,14 @@ use std::any::TypeId;
 use std::borrow::Cow;
 use std::marker::PhantomData;
 
-use crate::ops::{Attend, Batch, Place};
+use crate::ops::{Attend, Batch, PoolRegion};
 use crate::shapes;
 use crate::target::{FORMAT_KV, KvFormat, MAX_CONTEXT, PAGE};
 use step::executor::{BlockTable, PageId};
 
 use super::elementwise::{inverse_rms, mul_sigmoid, unit_rms};
 use super::lanes::{LANES, Lanes, exp};
-use super::pieces::{Part, Pieces, Starts};
+use super::pieces::{LayerPart, Pieces, Starts};
 use super::share::Shared;
 use super::wide::{Kernel, Vector, widest};
 use super::{Cpu, Tensor, kv_fp8, split};
@@ -72,8 +72,8 @@ impl Rope {
         let end = last.map_or(0, |position| position + 1);
         assert!(end <= MAX_CONTEXT);
         for position in self.table.len() / A::PAIRS..end {
-            let turn = |pair| A::ROPE.turn(position, pair, A::ROTARY_DIM);
-            self.table.extend((0..A::PAIRS).map(turn));
+            let rotation = |pair| A::ROPE.rotation(position, pair, A::ROTARY_DIM);
+            self.table.extend((0..A::PAIRS).map(rotation));
         }
     }
 
@@ -92,9 +92,9 @@ impl Rope {
                 *x = *x * scale * w;
             }
         }
-        let turns = &self.table[position * A::PAIRS..][..A::PAIRS];
+        let rotations = &self.table[position * A::PAIRS..][..A::PAIRS];
         let (low, high) = head[..A::ROTARY_DIM].split_at_mut(A::PAIRS);
-        for ((low, high), &(cos, sin)) in low.iter_mut().zip(high).zip(turns) {
+        for ((low, high), &(cos, sin)) in low.iter_mut().zip(high).zip(rotations) {
             (*low, *high) = (*low * cos - *high * sin, *high * cos + *low * sin);
         }
     }
@@ -104,7 +104,7 @@ impl Rope {
 /// positions side by side, for scores of many at once. Then values,
 /// `[kv head][position][VALUE_STRIDE]`, those that are latents of keys too.
 pub struct KvCache<A> {
-    part: Part,
+    part: LayerPart,
     shape: PhantomData<A>,
 }
 
@@ -148,10 +148,10 @@ impl<A: shapes::Attention> Attend<A> for Cpu {
 
     const PAGE_BYTES: usize = A::PAGE_ELEMENTS * size_of::<f32>();
 
-    fn cache_at(&self, place: Place<Pieces>) -> KvCache<A> {
+    fn cache_at(&self, region: PoolRegion<Pieces>) -> KvCache<A> {
         let ((), ()) = (A::CHECK, A::FITS);
         KvCache {
-            part: Part::of(place),
+            part: LayerPart::of(region),
             shape: PhantomData,
         }
     }

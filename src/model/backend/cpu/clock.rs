@@ -41,7 +41,7 @@ impl Clock for HostClock {
     }
 
     /// Nothing to do: an operation is complete when it returns.
-    fn hold(&mut self) -> Result<(), DeviceError> {
+    fn occupy(&mut self) -> Result<(), DeviceError> {
         Ok(())
     }
 

@@ -3,13 +3,13 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use crate::ops::{Batch, Delta, GatedDelta, Place, SeqSpan, Taps};
+use crate::ops::{Batch, Delta, GatedDelta, PoolRegion, SeqSpan, Taps};
 use crate::shapes;
 use step::executor::Slot;
 
 use super::elementwise::{gate, gated_rms_norm, norm};
 use super::lanes::{LANES, Lanes, exp, sigmoid, silu};
-use super::pieces::{Part, Pieces, Starts};
+use super::pieces::{LayerPart, Pieces, Starts};
 use super::pool::Pool;
 use super::share::Shared;
 use super::wide::{Kernel, Vector, widest};
@@ -43,7 +43,7 @@ impl<D: shapes::Delta> Lay for D {}
 /// States of one layer, of all slots. A slot's part has first the matrices, `[value head][column
 /// group][key dim][16 columns]`, then the tail, `[TAIL][QKV]`, oldest first.
 pub struct LayerStates<D> {
-    pub(super) part: Part,
+    pub(super) part: LayerPart,
     shape: PhantomData<D>,
 }
 
@@ -76,10 +76,10 @@ impl<D: shapes::Delta> Delta<D> for Cpu {
         D::TAIL * D::QKV * size_of::<f32>(),
     ];
 
-    fn state_at(&self, place: Place<Pieces>) -> LayerStates<D> {
+    fn state_at(&self, region: PoolRegion<Pieces>) -> LayerStates<D> {
         let ((), ()) = (D::CHECK, D::FITS);
         LayerStates {
-            part: Part::of(place),
+            part: LayerPart::of(region),
             shape: PhantomData,
         }
     }

@@ -4,7 +4,7 @@ use std::cell::{Ref, RefCell, RefMut};
 use std::ops::Range;
 use std::rc::Rc;
 
-use crate::ops::{Copied, Place, Side};
+use crate::ops::{Copied, PoolRegion, Side};
 use step::executor::DeviceError;
 
 use super::Cpu;
@@ -15,7 +15,7 @@ pub struct Pieces(Rc<RefCell<Vec<f32>>>);
 
 /// A layer's part of each piece.
 #[derive(Debug)]
-pub struct Part {
+pub struct LayerPart {
     elements: Rc<RefCell<Vec<f32>>>,
     pub starts: Starts,
 }
@@ -34,14 +34,14 @@ impl Starts {
     }
 }
 
-impl Part {
-    pub fn of(place: Place<Pieces>) -> Part {
-        Part {
+impl LayerPart {
+    pub fn of(region: PoolRegion<Pieces>) -> LayerPart {
+        LayerPart {
             starts: Starts {
-                at: place.at / size_of::<f32>(),
-                stride: place.stride / size_of::<f32>(),
+                at: region.at / size_of::<f32>(),
+                stride: region.stride / size_of::<f32>(),
             },
-            elements: place.pool.0,
+            elements: region.pool.0,
         }
     }
 
@@ -84,11 +84,11 @@ impl HostCopies {
 
     /// Makes all copies to or from the host before it returns.
     pub fn copy(&mut self, copies: &[Copied<'_, Pieces>], to: Side) {
-        for Copied { places, piece, at } in copies {
+        for Copied { regions, piece, at } in copies {
             let mut host = &mut self.bytes[*at..];
-            for place in *places {
-                let (now, rest) = host.split_at_mut(place.stride);
-                copy_part(place, *piece, now, to);
+            for region in *regions {
+                let (now, rest) = host.split_at_mut(region.stride);
+                copy_part(region, *piece, now, to);
                 host = rest;
             }
         }
@@ -100,9 +100,9 @@ impl HostCopies {
     }
 }
 
-fn copy_part(place: &Place<Pieces>, piece: usize, host: &mut [u8], to: Side) {
-    let range = place.range(piece);
-    let mut elements = place.pool.0.borrow_mut();
+fn copy_part(region: &PoolRegion<Pieces>, piece: usize, host: &mut [u8], to: Side) {
+    let range = region.range(piece);
+    let mut elements = region.pool.0.borrow_mut();
     let elements = &mut elements[range.start / size_of::<f32>()..range.end / size_of::<f32>()];
     let pairs = elements.iter_mut().zip(host.as_chunks_mut().0);
     match to {

@@ -10,7 +10,7 @@ use ffi::{Device, DeviceBuf, Stream};
 use super::pieces::Pieces;
 use super::steps::{SHAPES, Tiles};
 use super::{Cuda, FEW_ROWS, Tensor, Vector, count, largest, memory, refused};
-use crate::ops::{Attend, Batch, Place, Qkv, store_and_attend};
+use crate::ops::{Attend, Batch, PoolRegion, Qkv, store_and_attend};
 use crate::shapes::{self, Attention as _};
 use crate::target::{ATTEND_ROUNDS, MAX_CONTEXT, PAGE, each_attention};
 use step::SPLIT;
@@ -19,7 +19,7 @@ use step::executor::DeviceError;
 /// Launchers of the operations of one of the target's attention shapes.
 pub trait Launchers: shapes::Attention {
     /// Index among the attention shapes of the target.
-    const PLACE: usize;
+    const INDEX: usize;
     const STORE_KV: Launcher<ops::atlas_store_kv_launcher>;
     const ATTEND: Launcher<ops::atlas_attend_launcher>;
     const ATTENTION: Launcher<ops::atlas_attention_launcher>;
@@ -60,7 +60,7 @@ impl Workspace {
     }
 
     fn angles<A: Launchers>(&self) -> *const f32 {
-        self.angles[A::PLACE].as_ptr()
+        self.angles[A::INDEX].as_ptr()
     }
 }
 
@@ -68,21 +68,21 @@ impl Workspace {
 /// if these hold latents, as in `cuda/tile/pages.cuh`.
 pub struct KvCache<A> {
     /// The layer's part of each page.
-    pub place: Place<Pieces>,
+    pub region: PoolRegion<Pieces>,
     shape: PhantomData<A>,
 }
 
 impl<A> KvCache<A> {
     fn pages(&self) -> usize {
-        self.place.pool.count()
+        self.region.pool.count()
     }
 
     fn bytes(&self) -> *mut u8 {
-        self.place.first()
+        self.region.first()
     }
 
     fn stride(&self) -> u32 {
-        self.place.stride::<u8>()
+        self.region.stride::<u8>()
     }
 }
 
@@ -91,27 +91,27 @@ fn angles<A: shapes::Attention>(
     device: &Device,
     stream: &Stream,
 ) -> Result<DeviceBuf<f32>, DeviceError> {
-    let turn = |position| {
+    let rotations = |position| {
         let pairs = 0..A::PAIRS;
-        pairs.map(move |pair| A::ROPE.turn(position, pair, A::ROTARY_DIM))
+        pairs.map(move |pair| A::ROPE.rotation(position, pair, A::ROTARY_DIM))
     };
-    let mut turns = vec![0.0; MAX_CONTEXT * 2 * A::PAIRS];
+    let mut table = vec![0.0; MAX_CONTEXT * 2 * A::PAIRS];
     // All cores: a long context has millions of angles.
     let threads = thread::available_parallelism().map_or(1, NonZero::get);
     let each = MAX_CONTEXT.div_ceil(threads);
     thread::scope(|scope| {
-        for (part, turns) in turns.chunks_mut(each * 2 * A::PAIRS).enumerate() {
-            let angles = (part * each..MAX_CONTEXT).flat_map(turn);
+        for (part, rows) in table.chunks_mut(each * 2 * A::PAIRS).enumerate() {
+            let angles = (part * each..MAX_CONTEXT).flat_map(rotations);
             scope.spawn(move || {
-                let pairs = turns.as_chunks_mut().0.iter_mut();
+                let pairs = rows.as_chunks_mut().0.iter_mut();
                 pairs
                     .zip(angles)
                     .for_each(|(to, (cos, sin))| *to = [cos, sin]);
             });
         }
     });
-    let mut angles = memory::buffer(device, turns.len())?;
-    angles.upload(0, &turns, stream).map_err(refused)?;
+    let mut angles = memory::buffer(device, table.len())?;
+    angles.upload(0, &table, stream).map_err(refused)?;
     Ok(angles)
 }
 
@@ -153,14 +153,14 @@ impl<A: Launchers> Attend<A> for Cuda {
 
     const PAGE_BYTES: usize = PAGE * A::POSITION_BYTES;
 
-    fn cache_at(&self, place: Place<Pieces>) -> KvCache<A> {
+    fn cache_at(&self, region: PoolRegion<Pieces>) -> KvCache<A> {
         let () = A::CHECK;
         // Kernels copy rows of 128 bytes.
         assert!(
-            place.at.is_multiple_of(ALIGNMENT) && place.stride::<u8>() as usize % ALIGNMENT == 0
+            region.at.is_multiple_of(ALIGNMENT) && region.stride::<u8>() as usize % ALIGNMENT == 0
         );
         KvCache {
-            place,
+            region,
             shape: PhantomData,
         }
     }
@@ -214,15 +214,15 @@ impl<A: Launchers> Attend<A> for Cuda {
             cells,
             cell_tokens,
             others,
-        } = step.tiles(A::PLACE);
+        } = step.tiles(A::INDEX);
         out.rounded = ATTEND_ROUNDS && cells.count > 0;
-        let places = match step.one_by_one {
+        let partial_rows = match step.one_by_one {
             few @ ..=FEW_ROWS => few,
             _ => 0,
         };
         let sinks = sinks_of::<A>(sinks);
         // SAFETY: shapes are checked; `Batch` has checked pages and positions; `partial` and
-        // `arrived` have room for `places` of them, the splits of FEW_ROWS.
+        // `arrived` have memory for `partial_rows` of them, the splits of FEW_ROWS.
         self.queue.launch("attend", |stream| unsafe {
             (A::ATTEND)(
                 q.as_ptr(),
@@ -240,7 +240,7 @@ impl<A: Launchers> Attend<A> for Cuda {
                 count(q.rows),
                 count(cells.count),
                 count(cell_tokens),
-                count(places),
+                count(partial_rows),
                 count(others.count),
                 out.rounded.into(),
                 stream,
@@ -285,7 +285,7 @@ impl<A: Launchers> Attend<A> for Cuda {
                 step.table_starts(A::PAGES),
                 step.pages(),
                 cache.bytes(),
-                step.tiles(A::PLACE).others.list,
+                step.tiles(A::INDEX).others.list,
                 sinks,
                 self.attend.partial.as_mut_ptr(),
                 self.arrived.as_mut_ptr(),

@@ -13,7 +13,7 @@ const LINES: usize = (256 << 20) / LINE;
 /// Reads start at a multiple of this many lines.
 const PIECE: usize = 4;
 /// Bytes whose reading keeps the device busy while the host queues a step: some 15 ms on an H200.
-const HELD: u64 = 64 << 30;
+const OCCUPYING_BYTES: u64 = 64 << 30;
 
 pub struct DeviceClock {
     device: Device,
@@ -46,8 +46,8 @@ impl Clock for DeviceClock {
         ffi::buffer_bytes(self.lines.bytes())
     }
 
-    fn hold(&mut self) -> Result<(), DeviceError> {
-        self.read_bytes(HELD)
+    fn occupy(&mut self) -> Result<(), DeviceError> {
+        self.read_bytes(OCCUPYING_BYTES)
     }
 
     fn mark(&mut self) -> Result<Event, DeviceError> {
@@ -62,11 +62,12 @@ impl Clock for DeviceClock {
 
     fn read_bytes(&mut self, bytes: u64) -> Result<(), DeviceError> {
         let lines = usize::try_from(bytes).expect("64 bits").div_ceil(LINE);
-        let (from, room, first) = (self.lines.as_ptr(), count(LINES), count(self.next));
+        let (from, in_buffer, first) = (self.lines.as_ptr(), count(LINES), count(self.next));
         let lines_read = count(lines);
-        // SAFETY: the buffer has `room` lines; the launcher checks the rest.
-        let code =
-            unsafe { ops::atlas_read_bytes(from, room, first, lines_read, self.stream.launcher()) };
+        // SAFETY: the buffer has `in_buffer` lines; the launcher checks the rest.
+        let code = unsafe {
+            ops::atlas_read_bytes(from, in_buffer, first, lines_read, self.stream.launcher())
+        };
         self.next = (self.next + lines).next_multiple_of(PIECE) % LINES;
         launched("read_bytes", code).map_err(refused)
     }

@@ -7,7 +7,7 @@ use ffi::ops;
 use super::pieces::Pieces;
 use super::steps::cells_of;
 use super::{Cuda, Matrix, Tensor, Vector, count};
-use crate::ops::{Batch, CELL, Delta, DeltaNet, ENDS_MAX, GatedDelta, Place, ROWS_MAX, Taps};
+use crate::ops::{Batch, CELL, Delta, DeltaNet, ENDS_MAX, GatedDelta, PoolRegion, ROWS_MAX, Taps};
 use crate::shapes::Delta as _;
 use crate::target::{HIDDEN, Recurrent};
 
@@ -29,12 +29,12 @@ pub const ARRIVED: usize = ENDS_MAX * Recurrent::KEY_HEADS;
 /// `[VALUE_HEADS][VALUE_DIM][KEY_DIM]`, then the tail, `[CONV][QKV]`: the input of position `p` is
 /// at `p % CONV`.
 pub struct LayerStates {
-    place: Place<Pieces>,
+    region: PoolRegion<Pieces>,
 }
 
 impl LayerStates {
     fn matrices(&self) -> *mut f32 {
-        self.place.first()
+        self.region.first()
     }
 
     fn tails(&self) -> *mut f32 {
@@ -42,7 +42,7 @@ impl LayerStates {
     }
 
     fn stride(&self) -> u32 {
-        self.place.stride::<f32>()
+        self.region.stride::<f32>()
     }
 }
 
@@ -75,10 +75,12 @@ impl Delta<Recurrent> for Cuda {
         Recurrent::CONV * Recurrent::QKV * size_of::<f32>(),
     ];
 
-    fn state_at(&self, place: Place<Pieces>) -> LayerStates {
+    fn state_at(&self, region: PoolRegion<Pieces>) -> LayerStates {
         // Kernels copy vectors of 16 bytes.
-        assert!(place.at % 16 == 0 && place.stride::<u8>() % 16 == 0 && Recurrent::STATE % 4 == 0);
-        LayerStates { place }
+        assert!(
+            region.at % 16 == 0 && region.stride::<u8>() % 16 == 0 && Recurrent::STATE % 4 == 0
+        );
+        LayerStates { region }
     }
 
     fn conv_silu(

@@ -181,15 +181,15 @@ impl Draft for Cuda {
         });
     }
 
-    fn guess(&mut self, logits: &Tensor, on: bool) {
+    fn draft(&mut self, logits: &Tensor, on: bool) {
         assert!(logits.width <= VOCAB && logits.rows <= ENDS_MAX);
         let rules = self.step.drafts.rules().cast();
         let [starts, tokens, positions, tiles] = self.step.drafts.moved_on();
         let drafts = self.drafts.drafts.as_mut_ptr();
         // SAFETY: shapes are checked; the lists and `orders` have room for ENDS_MAX rows, `drafts`
         // for as many at each depth; the host reads those after a wait only.
-        self.queue.launch("guess", |stream| unsafe {
-            ops::atlas_guess(
+        self.queue.launch("draft", |stream| unsafe {
+            ops::atlas_draft(
                 logits.as_ptr(),
                 self.orders.as_ptr(),
                 rules,

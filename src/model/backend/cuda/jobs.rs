@@ -11,7 +11,7 @@ use crate::weights::{MatrixSource, Stored, WeightsError};
 /// or the last rows of a part.
 pub const JOB_ROWS: usize = BLOCK_ROWS;
 /// Adjacent rows of one matrix where the rows of two alternate.
-const TURN_ROWS: usize = PANEL_ROWS / 2;
+const GROUP_ROWS: usize = PANEL_ROWS / 2;
 
 /// A matrix to be loaded, made from matrices of the checkpoint.
 pub struct Wanted<'a> {
@@ -26,15 +26,15 @@ pub struct Wanted<'a> {
 pub struct Job<'a> {
     source: MatrixSource<'a>,
     pub rows: Range<usize>,
-    pub place: Place,
+    pub destination: Destination,
 }
 
-/// Where the rows of a job go in the panels of a matrix: row `r` to row `first + r / 8 * turn + r %
-/// 8`.
+/// Rows of a matrix's panels that the rows of a job go to: row `r` to row
+/// `first + r / 8 * stride + r % 8`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Destination {
     pub first: usize,
-    pub turn: usize,
+    pub stride: usize,
     /// Shape of the matrix.
     pub n: usize,
     pub k: usize,
@@ -42,15 +42,15 @@ pub struct Place {
 }
 
 impl Order {
-    /// `first` and `turn` of a [`Place`] for rows of part `index` from its row `start` on. `rows`:
-    /// rows of each part.
-    pub fn place(self, rows: &[usize], index: usize, start: usize) -> (usize, usize) {
+    /// `first` and `stride` of a [`Destination`] for rows of part `index` from its row `start` on.
+    /// `rows`: rows of each part.
+    pub fn destination(self, rows: &[usize], index: usize, start: usize) -> (usize, usize) {
         match self {
-            Order::Stacked => (rows[..index].iter().sum::<usize>() + start, TURN_ROWS),
+            Order::Stacked => (rows[..index].iter().sum::<usize>() + start, GROUP_ROWS),
             Order::Interleaved => {
                 assert!(rows.len() == 2 && rows[0] == rows[1]);
-                assert!(rows[0].is_multiple_of(TURN_ROWS) && start.is_multiple_of(TURN_ROWS));
-                (2 * start + index * TURN_ROWS, PANEL_ROWS)
+                assert!(rows[0].is_multiple_of(GROUP_ROWS) && start.is_multiple_of(GROUP_ROWS));
+                (2 * start + index * GROUP_ROWS, PANEL_ROWS)
             }
         }
     }
@@ -82,13 +82,13 @@ impl<'a> Wanted<'a> {
             };
             let step = JOB_ROWS * blocks;
             for start in (0..rows[index]).step_by(step) {
-                let (first, turn) = self.order.place(&rows, index, start);
+                let (first, stride) = self.order.destination(&rows, index, start);
                 jobs.push(Job {
                     source,
                     rows: start..rows[index].min(start + step),
-                    place: Place {
+                    destination: Destination {
                         first,
-                        turn,
+                        stride,
                         n: self.rows(),
                         k: self.columns(),
                         storage: self.storage,
@@ -109,7 +109,7 @@ fn bytes(source: &MatrixSource<'_>, storage: Storage, rows: usize) -> usize {
 impl Job<'_> {
     /// Bytes that `read` fills: codes, E4M3 scales, factors.
     pub fn bytes(&self) -> usize {
-        bytes(&self.source, self.place.storage, self.rows.len())
+        bytes(&self.source, self.destination.storage, self.rows.len())
     }
 
     /// Fills `slot`, which has `bytes()` bytes, with checked rows of the checkpoint.
@@ -146,7 +146,7 @@ mod tests {
     use crate::target::{Role, Site};
     use crate::weights::open_seeded;
 
-    /// Room for the fewest rows of every matrix of the test's targets, and for no whole table.
+    /// Memory for the fewest rows of every matrix of the test's targets, and for no whole table.
     const MOST: usize = 600 << 10;
 
     fn wanted<'a>(parts: Vec<MatrixSource<'a>>, order: Order) -> Wanted<'a> {
@@ -160,10 +160,10 @@ mod tests {
     }
 
     /// The rows that a job's rows become.
-    fn places(job: &Job<'_>) -> Vec<usize> {
-        let Place { first, turn, .. } = job.place;
-        let place = |row| first + row / TURN_ROWS * turn + row % TURN_ROWS;
-        (0..job.rows.len()).map(place).collect()
+    fn rows_of(job: &Job<'_>) -> Vec<usize> {
+        let Destination { first, stride, .. } = job.destination;
+        let to = |row| first + row / GROUP_ROWS * stride + row % GROUP_ROWS;
+        (0..job.rows.len()).map(to).collect()
     }
 
     #[test]
@@ -183,7 +183,7 @@ mod tests {
             let wanted = wanted(parts, order);
             let jobs = wanted.jobs(MOST);
             assert!(jobs.iter().all(|job| job.bytes() <= MOST));
-            let mut rows: Vec<_> = jobs.iter().flat_map(places).collect();
+            let mut rows: Vec<_> = jobs.iter().flat_map(rows_of).collect();
             rows.sort_unstable();
             assert!(rows.into_iter().eq(0..wanted.rows()), "{roles:?}");
         }
@@ -192,10 +192,13 @@ mod tests {
     #[test]
     fn gate_and_up_take_turns() {
         let rows = [256, 256];
-        let places = |index, start| Order::Interleaved.place(&rows, index, start);
-        assert_eq!([places(0, 0), places(1, 0)], [(0, 16), (8, 16)]);
-        assert_eq!([places(0, 128), places(1, 128)], [(256, 16), (264, 16)]);
-        assert_eq!(Order::Stacked.place(&[256, 1], 1, 0), (256, 8));
+        let destination = |index, start| Order::Interleaved.destination(&rows, index, start);
+        assert_eq!([destination(0, 0), destination(1, 0)], [(0, 16), (8, 16)]);
+        assert_eq!(
+            [destination(0, 128), destination(1, 128)],
+            [(256, 16), (264, 16)]
+        );
+        assert_eq!(Order::Stacked.destination(&[256, 1], 1, 0), (256, 8));
     }
 
     #[test]

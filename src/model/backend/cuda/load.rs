@@ -1,24 +1,24 @@
 //! Weights on their way to the device: some threads read and check them, the device repacks them.
 //!
 //! What is read is copied as it is to memory that steps work in, which there are none of yet; from
-//! there `pack` puts it in its place. So loading takes no memory of the device for itself. Copies
-//! have a stream of their own, and are ahead of the repacking by as much as that memory holds, so
-//! that reading does not wait for kernels that wait for their turn on a busy device. What is packed
-//! is copied to its place, and the copies of one matrix run while the next one is read.
+//! there `pack` puts it into its panels. So loading takes no memory of the device for itself.
+//! Copies have a stream of their own, and are ahead of the repacking by as much as that memory
+//! holds, so that reading does not wait for kernels that wait for their turn on a busy device. What
+//! is packed is copied to its buffer, and the copies of one matrix run while the next one is read.
 
 use std::collections::VecDeque;
 
 use ffi::{CudaError, Device, DeviceBuf, Event, PinnedBuf, Stream, launched, ops};
 
-use super::jobs::{JOB_ROWS, Job, Place, Wanted};
-use super::packed::Part;
+use super::jobs::{Destination, JOB_ROWS, Job, Wanted};
+use super::packed::PackedPart;
 use super::{RECORDS, WIDEST, count, least, memory, most, refused, route};
 use crate::weights::{WeightsError, pipeline};
 use step::executor::DeviceError;
 
 /// Bytes of codes that are read at once, if slots are large enough.
 const CODE_BYTES: usize = 1 << 20;
-/// Bytes of a slot with room for scales, an eighth of the codes at most, and factors.
+/// Bytes of a slot with space for scales, an eighth of the codes at most, and factors.
 const WANTED_BYTES: usize = CODE_BYTES + CODE_BYTES / 8 + 4096;
 /// Bytes of the fewest rows of a job, of the widest matrix in BF16.
 const FEWEST_BYTES: usize = JOB_ROWS * most(WIDEST, route::LONGEST) * 2;
@@ -27,9 +27,9 @@ pub const RECORDS_MIN: usize = 2 * most(FEWEST_BYTES, WANTED_BYTES);
 /// Bytes of a slot: limited by the records on the device, which hold at least two.
 const SLOT_BYTES: usize = most(FEWEST_BYTES, least(WANTED_BYTES, RECORDS));
 /// Number of slots that the records on the device hold.
-const PLACES: usize = RECORDS / SLOT_BYTES;
+const RECORD_SLOTS: usize = RECORDS / SLOT_BYTES;
 const _: () = assert!(
-    PLACES > 0 && SLOT_BYTES.is_multiple_of(16),
+    RECORD_SLOTS > 0 && SLOT_BYTES.is_multiple_of(16),
     "copies of slots lie in the records, aligned"
 );
 
@@ -55,7 +55,7 @@ struct Slot {
 pub struct Loader {
     copies: Stream,
     slots: Vec<Slot>,
-    /// Events after the repacking of each place in the records.
+    /// Events after the repacking of each slot in the records.
     packed: Vec<Event>,
     /// Slots whose copies may still run, the oldest first.
     under_way: VecDeque<usize>,
@@ -74,7 +74,9 @@ impl Loader {
         Ok(Loader {
             copies: Stream::open(device).map_err(refused)?,
             slots: (0..SLOTS).map(slot).collect::<Result<_, _>>()?,
-            packed: (0..PLACES).map(|_| event()).collect::<Result<_, _>>()?,
+            packed: (0..RECORD_SLOTS)
+                .map(|_| event())
+                .collect::<Result<_, _>>()?,
             under_way: VecDeque::new(),
         })
     }
@@ -91,12 +93,14 @@ impl Loader {
         staging: &mut DeviceBuf<u8>,
         stream: &Stream,
     ) -> Result<(), WeightsError> {
-        let packed = matrices.iter().map(|wanted| Part::all(wanted, SLOT_BYTES));
+        let packed = matrices
+            .iter()
+            .map(|wanted| PackedPart::all(wanted, SLOT_BYTES));
         let packed: Vec<_> = packed.collect::<Result<_, _>>()?;
         // A checkpoint has all its matrices packed, or none.
         let packed: Vec<_> = packed.into_iter().flatten().flatten().collect();
         if !packed.is_empty() {
-            return self.place(&packed, buffers);
+            return self.copy(&packed, buffers);
         }
         let jobs_of = |wanted| {
             let jobs = Wanted::jobs(wanted, SLOT_BYTES).into_iter();
@@ -113,13 +117,13 @@ impl Loader {
         for event in packed {
             event.record(stream).map_err(failed)?;
         }
-        let mut places = (0..PLACES).cycle();
+        let mut indices = (0..RECORD_SLOTS).cycle();
         let mut under_way = VecDeque::new();
         let loaded = pipeline::run(jobs.len(), slots, READERS, fill, |job, slot| {
             let (wanted, job) = &jobs[job];
-            let place = places.next().expect("a cycle has no end");
-            let (rows, start) = (&slot.1[..job.bytes()], place * SLOT_BYTES);
-            packed[place].hold(copies).map_err(failed)?;
+            let index = indices.next().expect("a cycle has no end");
+            let (rows, start) = (&slot.1[..job.bytes()], index * SLOT_BYTES);
+            packed[index].hold(copies).map_err(failed)?;
             // SAFETY: the slot is filled again after its event, and freed after a wait for the
             // stream.
             let copied = unsafe { staging.upload_part_unwaited(start, rows, copies) };
@@ -127,7 +131,7 @@ impl Loader {
             events[slot.0].record(copies).map_err(failed)?;
             events[slot.0].hold(stream).map_err(failed)?;
             queue(wanted, job, (staging, start), buffers, stream).map_err(failed)?;
-            packed[place].record(stream).map_err(failed)?;
+            packed[index].record(stream).map_err(failed)?;
             under_way.push_back(slot);
             free(&mut under_way, &events)
         });
@@ -137,16 +141,16 @@ impl Loader {
         loaded.and(copied).and(packed)
     }
 
-    /// Waits until everything loaded is in its final place.
+    /// Waits until everything loaded is in its buffer.
     pub fn finish(&mut self) -> Result<(), CudaError> {
         self.under_way.clear();
         self.copies.synchronize()
     }
 
-    /// Reads packed parts, and queues the copies to their places in `buffers`.
-    fn place(
+    /// Reads packed parts, and queues the copies into `buffers`.
+    fn copy(
         &mut self,
-        parts: &[Part<'_>],
+        parts: &[PackedPart<'_>],
         buffers: &mut [&mut DeviceBuf<u8>],
     ) -> Result<(), WeightsError> {
         let (events, slots) = split(&mut self.slots);
@@ -223,25 +227,25 @@ fn queue(
     assert!(start + wanted.bytes() <= buffer.len());
     let weight = buffer.as_mut_ptr().wrapping_add(start);
     // SAFETY: the stream waits for the rows' copy, and the next ones are copied there after this;
-    // the matrix has the room.
-    unsafe { pack(stored, job.rows.len(), &job.place, weight, stream) }
+    // the matrix is as large.
+    unsafe { pack(stored, job.rows.len(), &job.destination, weight, stream) }
 }
 
 /// Queues the repacking of `rows` rows.
 ///
 /// # Safety
 /// From `stored` on lie the codes, scales and factors of the rows, as `Job::read` leaves them; from
-/// `weight` on there is room for the matrix of `place`. Both are the device's until the stream has
+/// `weight` on there is memory for the matrix of `to`. Both are the device's until the stream has
 /// passed this.
 pub unsafe fn pack(
     stored: *const u8,
     rows: usize,
-    place: &Place,
+    to: &Destination,
     weight: *mut u8,
     stream: &Stream,
 ) -> Result<(), CudaError> {
-    let numbers = [rows, place.first, place.turn, place.n, place.k].map(count);
-    let ([rows, first, turn, n, k], format) = (numbers, place.storage.number());
+    let numbers = [rows, to.first, to.stride, to.n, to.k].map(count);
+    let ([rows, first, stride, n, k], format) = (numbers, to.storage.number());
     // SAFETY: as above.
     let code = unsafe {
         ops::atlas_pack(
@@ -249,7 +253,7 @@ pub unsafe fn pack(
             weight,
             rows,
             first,
-            turn,
+            stride,
             n,
             k,
             format,

@@ -32,19 +32,22 @@ pub fn pack(
 }
 
 /// Some bytes of a packed matrix, read at once.
-pub struct Part<'a> {
+pub struct PackedPart<'a> {
     stack: PackedStack<'a>,
     bytes: Range<usize>,
     /// Index of the call's buffer, and offset in it in bytes.
     pub to: (usize, usize),
 }
 
-impl<'a> Part<'a> {
+impl<'a> PackedPart<'a> {
     /// Parts of at most `most` bytes that cover the matrix; None if it is not packed.
     ///
     /// # Errors
     /// `Packed` if the file has it in another layout.
-    pub fn all(wanted: &Wanted<'a>, most: usize) -> Result<Option<Vec<Part<'a>>>, WeightsError> {
+    pub fn all(
+        wanted: &Wanted<'a>,
+        most: usize,
+    ) -> Result<Option<Vec<PackedPart<'a>>>, WeightsError> {
         let Some(stack) = MatrixSource::packed(&wanted.parts)? else {
             return Ok(None);
         };
@@ -52,7 +55,7 @@ impl<'a> Part<'a> {
         if (stack.storage(), stack.bytes()) != (wanted.storage.word().as_str(), bytes) {
             return Err(stack.unknown());
         }
-        let part = |start| Part {
+        let part = |start| PackedPart {
             stack,
             bytes: start..bytes.min(start + most),
             to: (buffer, first + start),
@@ -120,7 +123,7 @@ mod tests {
                 to: (0, 0),
             };
             let mut read = vec![0; bytes.len()];
-            for part in Part::all(&wanted, MOST).unwrap().unwrap() {
+            for part in PackedPart::all(&wanted, MOST).unwrap().unwrap() {
                 part.read(&mut read[part.to.1..]).unwrap();
             }
             assert!(read == bytes, "{}", stack.parts[0].key());

@@ -18,7 +18,7 @@ pub struct Panels {
 }
 
 /// Matrix and row of a row of the panels; None for a row of zeros.
-type Place = Option<(usize, usize)>;
+type SourceRow = Option<(usize, usize)>;
 
 impl Panels {
     /// `parts`, with the same `k` and storage, stacked.
@@ -53,9 +53,9 @@ impl Panels {
 
 impl Order {
     /// The rows of `parts` in their order in the panels, then zeros up to a whole panel.
-    fn places(self, parts: &[Stored]) -> Vec<Place> {
+    fn source_rows(self, parts: &[Stored]) -> Vec<SourceRow> {
         const HALF: usize = PANEL_ROWS / 2;
-        let mut rows: Vec<Place> = match self {
+        let mut rows: Vec<SourceRow> = match self {
             Order::Stacked => {
                 let parts = parts.iter().enumerate();
                 let rows =
@@ -65,11 +65,11 @@ impl Order {
             Order::Interleaved => {
                 let n = parts[0].n;
                 assert!(parts.len() == 2 && n == parts[1].n && n.is_multiple_of(HALF));
-                let place = |row: usize| {
+                let source = |row: usize| {
                     let (panel, at) = (row / PANEL_ROWS, row % PANEL_ROWS);
                     Some((at / HALF, panel * HALF + at % HALF))
                 };
-                (0..2 * n).map(place).collect()
+                (0..2 * n).map(source).collect()
             }
         };
         rows.resize(rows.len().next_multiple_of(PANEL_ROWS), None);
@@ -84,15 +84,15 @@ fn fill(parts: &[Stored], order: Order, storage: Storage, out: &mut [u8]) {
     assert!(k.is_multiple_of(coding.columns()));
     let fits = |part: &Stored| part.k == k && part.bits.coding == coding;
     assert!(parts.iter().all(fits));
-    let rows = order.places(parts);
+    let rows = order.source_rows(parts);
     let sections = storage.sections(rows.len(), k);
     assert_eq!(out.len(), sections.iter().sum::<usize>());
     let (out_codes, rest) = out.split_at_mut(sections[0]);
     let (out_scales, rest) = rest.split_at_mut(sections[1]);
     let (out_factors, out_biases) = rest.split_at_mut(sections[2]);
     let biases = out_biases.as_chunks_mut().0;
-    for (out, place) in biases.iter_mut().zip(&rows) {
-        *out = bias(parts, *place).to_le_bytes();
+    for (out, source) in biases.iter_mut().zip(&rows) {
+        *out = bias(parts, *source).to_le_bytes();
     }
     let [row_bytes, scale_bytes] = coding.sections(1, k);
     runs::<RUN_BYTES>(parts, &rows, row_bytes, |bits| &bits.codes, out_codes);
@@ -110,8 +110,8 @@ fn fill(parts: &[Stored], order: Order, storage: Storage, out: &mut [u8]) {
         bytes => unreachable!("no coding has {bytes} bytes of scales beside a run"),
     }
     let factors = out_factors.as_chunks_mut().0;
-    for (out, place) in factors.iter_mut().zip(&rows) {
-        *out = (factor(parts, *place, 0) * left_out).to_le_bytes();
+    for (out, source) in factors.iter_mut().zip(&rows) {
+        *out = (factor(parts, *source, 0) * left_out).to_le_bytes();
     }
 }
 
@@ -119,7 +119,7 @@ fn fill(parts: &[Stored], order: Order, storage: Storage, out: &mut [u8]) {
 /// beside each other: `[panel][run][row]`.
 fn runs<const RUN: usize>(
     parts: &[Stored],
-    rows: &[Place],
+    rows: &[SourceRow],
     row_bytes: usize,
     bytes_of: fn(&Bits) -> &[u8],
     out: &mut [u8],
@@ -129,9 +129,9 @@ fn runs<const RUN: usize>(
         let rows = rows[first / row_bytes..].chunks_exact(PANEL_ROWS);
         for (panel, rows) in panels.chunks_exact_mut(panel_bytes).zip(rows) {
             let panel = panel.as_chunks_mut::<RUN>().0;
-            for (at, place) in rows.iter().enumerate() {
+            for (at, source) in rows.iter().enumerate() {
                 let to = panel[at..].iter_mut().step_by(PANEL_ROWS);
-                match *place {
+                match *source {
                     None => to.for_each(|run| *run = [0; RUN]),
                     Some((part, from)) => {
                         let bytes = &bytes_of(&parts[part].bits)[from * row_bytes..][..row_bytes];
@@ -157,8 +157,8 @@ fn in_lanes(codes: &mut [u8]) -> f32 {
 }
 
 /// Factor of a row's sums, or of its part of a block of columns.
-fn factor(parts: &[Stored], place: Place, block: usize) -> f32 {
-    place.map_or(0.0, |(part, row)| {
+fn factor(parts: &[Stored], source: SourceRow, block: usize) -> f32 {
+    source.map_or(0.0, |(part, row)| {
         let Stored { bits, k, .. } = &parts[part];
         bits.factors.of(match bits.coding.factors() {
             Owner::None | Owner::Matrix => 0,
@@ -169,13 +169,13 @@ fn factor(parts: &[Stored], place: Place, block: usize) -> f32 {
 }
 
 /// Bias of a row's sums.
-fn bias(parts: &[Stored], place: Place) -> f32 {
-    let bias = place.and_then(|(part, row)| parts[part].bias.get(row));
+fn bias(parts: &[Stored], source: SourceRow) -> f32 {
+    let bias = source.and_then(|(part, row)| parts[part].bias.get(row));
     bias.copied().unwrap_or(0.0)
 }
 
 /// `[panel][block of columns][half of the panel]`, where blocks have scales.
-fn block_scales(parts: &[Stored], rows: &[Place], left_out: f32, out: &mut [u8]) {
+fn block_scales(parts: &[Stored], rows: &[SourceRow], left_out: f32, out: &mut [u8]) {
     let blocks = parts[0].k / BLOCK_COLUMNS;
     let mut out = out.as_chunks_mut().0.iter_mut();
     for panel in rows.chunks_exact(PANEL_ROWS) {

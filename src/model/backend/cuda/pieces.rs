@@ -11,7 +11,7 @@ use ffi::{CopyBatch, CudaError, Device, DeviceBuf, Event, Parts, PinnedBuf, Stre
 
 use super::{Cuda, count, refused};
 use crate::backend::budget::Budget;
-use crate::ops::{Copied, Place, Side};
+use crate::ops::{Copied, PoolRegion, Side};
 use host::pool::Pool;
 use host::threads;
 use step::executor::DeviceError;
@@ -46,7 +46,7 @@ impl Pieces {
     }
 }
 
-impl Place<Pieces> {
+impl PoolRegion<Pieces> {
     /// Address of the first element of the layer's part in the first piece; it does not change.
     pub fn first<T>(&self) -> *mut T {
         let start = self.pool.memory.borrow_mut().as_mut_ptr();
@@ -84,20 +84,20 @@ impl HostCopies {
         ranges: &[Range<usize>],
         work: impl FnOnce(Vec<*mut [u8]>) -> T + Send + 'static,
     ) -> Receiver<T> {
-        let places = ranges.iter().map(|range| {
+        let parts = ranges.iter().map(|range| {
             let bytes = &mut self.bytes[range.clone()];
             (bytes.as_mut_ptr().expose_provenance(), bytes.len())
         });
-        let places: Vec<(usize, usize)> = places.collect();
+        let parts: Vec<(usize, usize)> = parts.collect();
         let (give, come) = mpsc::channel();
         // Results arrive by the other channel.
         while self.threads.take().is_some() {}
         self.threads.run(move || {
             let start = ptr::with_exposed_provenance_mut::<u8>;
-            let places = places.into_iter();
-            let places = places.map(|(at, len)| ptr::slice_from_raw_parts_mut(start(at), len));
+            let parts = parts.into_iter();
+            let parts = parts.map(|(at, len)| ptr::slice_from_raw_parts_mut(start(at), len));
             // The receiver may be gone.
-            let _ = give.send(work(places.collect()));
+            let _ = give.send(work(parts.collect()));
         });
         come
     }
@@ -110,9 +110,9 @@ impl Drop for HostCopies {
     }
 }
 
-/// Places whose parts of a piece one copy moves, with their places in the first piece: adjacent in
-/// host memory, of equal length and at equal distances in a pool.
-struct InOrder<'a>(&'a [Place<Pieces>]);
+/// Regions whose parts of a piece one copy moves, with their offsets in the first piece: adjacent
+/// in host memory, of equal length and at equal distances in a pool.
+struct InOrder<'a>(&'a [PoolRegion<Pieces>]);
 
 impl<'a> Iterator for InOrder<'a> {
     type Item = (&'a Pieces, Parts);
@@ -120,15 +120,15 @@ impl<'a> Iterator for InOrder<'a> {
     fn next(&mut self) -> Option<(&'a Pieces, Parts)> {
         let (first, after) = self.0.split_first()?;
         let bytes = first.stride;
-        let apart = |place: &Place<Pieces>| {
+        let apart = |region: &PoolRegion<Pieces>| {
             let is_alike =
-                place.stride == bytes && Rc::ptr_eq(&place.pool.memory, &first.pool.memory);
-            let apart = place.at.checked_sub(first.at)?;
+                region.stride == bytes && Rc::ptr_eq(&region.pool.memory, &first.pool.memory);
+            let apart = region.at.checked_sub(first.at)?;
             (is_alike && apart > 0 && apart.is_multiple_of(bytes)).then_some(apart)
         };
         let step = after.first().and_then(apart).unwrap_or(0);
         let are_of_run =
-            |&(i, place): &(usize, &Place<Pieces>)| apart(place) == Some((i + 1) * step);
+            |&(i, region): &(usize, &PoolRegion<Pieces>)| apart(region) == Some((i + 1) * step);
         let count = 1 + after.iter().enumerate().take_while(are_of_run).count();
         self.0 = &self.0[count..];
         let parts = Parts {
@@ -192,29 +192,29 @@ impl Copies {
     }
 
     pub fn sums(&mut self, ranges: &[Range<usize>]) -> Receiver<Vec<Sum>> {
-        self.taken().with(ranges, |places| {
+        self.taken().with(ranges, |parts| {
             // SAFETY: the memory lives until `drop` has seen the end of this work, and nobody
             // writes to a range before its checksum is there.
-            let sums = places.into_iter().map(|place| sum(unsafe { &*place }));
+            let sums = parts.into_iter().map(|part| sum(unsafe { &*part }));
             sums.collect()
         })
     }
 
     pub fn fill(&mut self, range: Range<usize>, bytes: Vec<u8>) -> Receiver<()> {
-        self.taken().with(&[range], move |places| {
-            for place in places {
+        self.taken().with(&[range], move |parts| {
+            for part in parts {
                 // SAFETY: the memory lives as for checksums; nobody else uses the range before this
                 // work is reported.
-                unsafe { &mut *place }.copy_from_slice(&bytes);
+                unsafe { &mut *part }.copy_from_slice(&bytes);
             }
         })
     }
 
     pub fn copy_out(&mut self, range: Range<usize>) -> Receiver<Vec<u8>> {
-        self.taken().with(&[range], |places| {
+        self.taken().with(&[range], |parts| {
             let mut bytes = vec![];
             // SAFETY: as of `sums`.
-            let parts = places.into_iter().map(|place| unsafe { &*place });
+            let parts = parts.into_iter().map(|part| unsafe { &*part });
             parts.for_each(|part| bytes.extend_from_slice(part));
             bytes
         })
@@ -231,9 +231,9 @@ impl Copies {
         self.made.record(operations)?;
         self.made.hold(&self.stream)?;
         let host = &mut self.host.as_mut().expect("host memory is taken").bytes;
-        for Copied { places, piece, at } in copies {
+        for Copied { regions, piece, at } in copies {
             let mut host = &mut host[*at..];
-            for (pool, parts) in InOrder(places) {
+            for (pool, parts) in InOrder(regions) {
                 let parts = Parts {
                     start: parts.start + piece * parts.bytes,
                     ..parts
@@ -248,7 +248,7 @@ impl Copies {
             }
         }
         // SAFETY: the caller of the executor leaves its ranges of host memory and the pieces alone
-        // until it is told that the copies are done; they live until `Cuda` waits for the stream.
+        // until it hears that the copies are done; they live until `Cuda` waits for the stream.
         unsafe { self.batch.queue(&self.stream)? };
         self.started += copies.len() as u64;
         let end = match self.spare.pop() {

@@ -58,9 +58,9 @@ struct TileSections {
 }
 
 impl TileSections {
-    /// Lists of the attention shape with index `place`, in steps of at most `rows` rows.
-    const fn after(previous: Section, rows: usize, place: usize) -> TileSections {
-        let cells = rows / CELL_TILE_TOKENS[place] + MAX_SEQUENCES;
+    /// Lists of the attention shape with index `shape`, in steps of at most `rows` rows.
+    const fn after(previous: Section, rows: usize, shape: usize) -> TileSections {
+        let cells = rows / CELL_TILE_TOKENS[shape] + MAX_SEQUENCES;
         let cells = Section::after(previous, 4 * cells);
         TileSections {
             cells,
@@ -98,10 +98,10 @@ macro_rules! lists {
                     group += 1;
                 }
                 let end = tables[PAGE_GROUPS - 1];
-                let (mut tiles, mut place) = ([TileSections::after(end, $rows, 0); SHAPES], 1);
-                while place < SHAPES {
-                    tiles[place] = TileSections::after(tiles[place - 1].others, $rows, place);
-                    place += 1;
+                let (mut tiles, mut shape) = ([TileSections::after(end, $rows, 0); SHAPES], 1);
+                while shape < SHAPES {
+                    tiles[shape] = TileSections::after(tiles[shape - 1].others, $rows, shape);
+                    shape += 1;
                 }
                 let pages = PAGE_GROUPS * MAX_SEQUENCES * MAX_CONTEXT.div_ceil(PAGE);
                 let pages = Section::after(tiles[SHAPES - 1].others, pages);
@@ -299,8 +299,8 @@ impl Step {
         self.runs = self.put(layout.run_list, runs(batch.spans())) / 2;
         self.chunks = self.put(layout.chunk_list, spans.clone().flat_map(chunks)) / 4;
         self.one_by_one = spans.map(|span| span.one_by_one().len()).sum();
-        for place in 0..SHAPES {
-            self.tiles[place] = self.put_tiles(place, batch.spans());
+        for shape in 0..SHAPES {
+            self.tiles[shape] = self.put_tiles(shape, batch.spans());
         }
         if batch.is_short() && batch.rows() <= ENDS_MAX {
             self.pad(batch.rows());
@@ -348,10 +348,10 @@ impl Step {
         self.clear(layout.span_list, 2 * self.spans..2 * rows);
         self.clear(layout.chunk_list, 4 * self.chunks..4 * rows);
         (self.spans, self.chunks) = (rows, rows);
-        for place in 0..SHAPES {
-            let others = self.tiles[place].others;
-            self.clear(layout.tiles[place].others, 4 * others..4 * rows);
-            self.tiles[place].others = rows;
+        for shape in 0..SHAPES {
+            let others = self.tiles[shape].others;
+            self.clear(layout.tiles[shape].others, 4 * others..4 * rows);
+            self.tiles[shape].others = rows;
         }
     }
 
@@ -360,14 +360,14 @@ impl Step {
     }
 
     /// Writes the tiles of an attention shape.
-    fn put_tiles(&mut self, place: usize, spans: &[SeqSpan]) -> TileCounts {
-        let TileSections { cells, others } = self.layout.tiles[place];
+    fn put_tiles(&mut self, shape: usize, spans: &[SeqSpan]) -> TileCounts {
+        let TileSections { cells, others } = self.layout.tiles[shape];
         let in_cells = spans.iter().map(|span| (span.in_cells(), span.start));
-        let in_cells = tiles(in_cells, CELL_TILE_TOKENS[place]);
+        let in_cells = tiles(in_cells, CELL_TILE_TOKENS[shape]);
         let others_of = spans.iter().map(|span| (span.one_by_one(), span.start));
         TileCounts {
             cells: self.put(cells, in_cells) / 4,
-            others: self.put(others, tiles(others_of, TILE_TOKENS[place])) / 4,
+            others: self.put(others, tiles(others_of, TILE_TOKENS[shape])) / 4,
         }
     }
 
@@ -449,15 +449,15 @@ impl Step {
         self.host[self.layout.in_cells.start..][row] != 0
     }
 
-    /// Tiles of the attention shape at `place`.
-    pub fn tiles(&self, place: usize) -> Tiles {
-        let (sections, counts) = (self.layout.tiles[place], self.tiles[place]);
+    /// Tiles of the attention shape with index `shape`.
+    pub fn tiles(&self, shape: usize) -> Tiles {
+        let (sections, counts) = (self.layout.tiles[shape], self.tiles[shape]);
         Tiles {
             cells: TileList {
                 list: self.at(sections.cells),
                 count: counts.cells,
             },
-            cell_tokens: CELL_TILE_TOKENS[place],
+            cell_tokens: CELL_TILE_TOKENS[shape],
             others: TileList {
                 list: self.at(sections.others),
                 count: counts.others,
@@ -544,17 +544,17 @@ fn tiles(
     parts: impl Iterator<Item = (Range<usize>, usize)>,
     tokens: usize,
 ) -> impl Iterator<Item = u32> {
-    let with_places = parts.scan(0, |place, (rows, written)| {
-        let first = *place;
-        *place += rows.len();
+    let with_offsets = parts.scan(0, |offset, (rows, written)| {
+        let first = *offset;
+        *offset += rows.len();
         Some((first, rows, written))
     });
-    with_places.flat_map(move |(place, rows, written)| {
+    with_offsets.flat_map(move |(first, rows, written)| {
         let starts = rows.clone().step_by(tokens);
         starts.flat_map(move |start| {
             let live = tokens.min(rows.end - start);
-            let place = place + start - rows.start;
-            [start, live, place, written].map(|number| number as u32)
+            let index = first + start - rows.start;
+            [start, live, index, written].map(|number| number as u32)
         })
     })
 }
@@ -601,7 +601,7 @@ mod tests {
     }
 
     #[test]
-    fn tiles_know_their_place_among_all_rows_and_what_the_step_writes() {
+    fn tiles_know_their_index_among_all_rows_and_what_the_step_writes() {
         let parts = [(3..8, 70), (9..9, 0), (20..21, 5)];
         let tiles: Vec<_> = tiles(parts.into_iter(), 4).collect();
         let found: Vec<_> = tiles.chunks(4).collect();

@@ -211,7 +211,7 @@ fn experts_are_taken_by_their_popularity_and_by_the_token() {
     let read = |role, site| checkpoint.matrix(role, site).read_f32().unwrap();
     let embedding = read(Role::Embedding, Site::Whole);
     let router = read(Role::Router, Site::Layer(0));
-    let mut turns = vec![0; Moe::COUNT];
+    let mut assigned = vec![0; Moe::COUNT];
     let rows = embedding.chunks_exact(HIDDEN).take(1000);
     let count = rows.len();
     for row in rows {
@@ -228,21 +228,23 @@ fn experts_are_taken_by_their_popularity_and_by_the_token() {
         order.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]));
         order[..Moe::PER_TOKEN]
             .iter()
-            .for_each(|expert| turns[*expert] += 1);
+            .for_each(|expert| assigned[*expert] += 1);
     }
     if Moe::COUNT == Moe::PER_TOKEN {
         return;
     }
     let even = (count * Moe::PER_TOKEN) as f64 / Moe::COUNT as f64;
-    let most = *turns.iter().max().unwrap() as f64 / even;
+    let most = *assigned.iter().max().unwrap() as f64 / even;
     println!(
-        "{}: the busiest expert takes {most:.2} even shares of {turns:?}",
+        "{}: the busiest expert takes {most:.2} even shares of {assigned:?}",
         target::MODEL
     );
     // Few experts have ranks that hardly differ.
-    assert!(most > 1.2 || Moe::COUNT < 8, "{turns:?}");
+    assert!(most > 1.2 || Moe::COUNT < 8, "{assigned:?}");
     assert!(
-        turns.iter().all(|&turns| turns > 0 && turns < count),
-        "{turns:?}"
+        assigned
+            .iter()
+            .all(|&assigned| assigned > 0 && assigned < count),
+        "{assigned:?}"
     );
 }

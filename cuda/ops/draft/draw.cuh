@@ -8,7 +8,7 @@
 #include "target.cuh"
 #include "tile/reduce.cuh"
 
-namespace atlas::guess {
+namespace atlas::draft {
 
 // Indices in a rule's numbers: temperature (0: largest logit), top-k (0: off), top-p, min-p,
 // position of the first uniform number; from kUniforms on these are, in [0, 1), one a position.
@@ -31,12 +31,12 @@ __device__ inline float whole(float sum) {
 }
 
 // A sampling rule with its uniform number for a position.
-struct Turn {
+struct Sampling {
   const float* rule;
   float uniform;
   bool draws;  // or takes the largest logit
 
-  __device__ Turn(const float* rule, unsigned uniforms, unsigned position) : rule(rule) {
+  __device__ Sampling(const float* rule, unsigned uniforms, unsigned position) : rule(rule) {
     const unsigned at = position - static_cast<unsigned>(rule[kBase]);
     draws = rule[kTemperature] > 0.0f && at < uniforms;
     uniform = draws ? rule[kUniforms + at] : 0.0f;
@@ -52,30 +52,30 @@ struct Turn {
 
 // Index of the drawn logit among the largest, which lanes have in descending order; 0 if none has a
 // weight.
-__device__ inline int place_of(float logit, const Turn& turn) {
-  if (!turn.draws) return 0;
+__device__ inline int drawn_index(float logit, const Sampling& sampling) {
+  if (!sampling.draws) return 0;
   const unsigned lane = threadIdx.x % tile::kWarpLanes;
-  const float* rule = turn.rule;
+  const float* rule = sampling.rule;
   const float largest = __shfl_sync(tile::kAllLanes, logit, 0);
-  const bool kept = static_cast<int>(lane) < turn.count();
-  float weight = kept ? expf((logit - largest) / rule[kTemperature]) : 0.0f;
+  const bool is_candidate = static_cast<int>(lane) < sampling.count();
+  float weight = is_candidate ? expf((logit - largest) / rule[kTemperature]) : 0.0f;
   float sum = sum_to(weight, lane);
   if (rule[kTopP] < 1.0f && sum - weight >= rule[kTopP] * whole(sum)) weight = 0.0f;
   if (weight < rule[kMinP]) weight = 0.0f;  // the largest weighs 1
   sum = sum_to(weight, lane);
-  const unsigned reach = __ballot_sync(tile::kAllLanes, sum > turn.uniform * whole(sum));
-  return reach == 0 ? 0 : __ffs(reach) - 1;
+  const unsigned reaching = __ballot_sync(tile::kAllLanes, sum > sampling.uniform * whole(sum));
+  return reaching == 0 ? 0 : __ffs(reaching) - 1;
 }
 
 // Token that a rule draws from a ranked row; by a whole warp.
-__device__ inline unsigned draw(const float* ranked, const Turn& turn) {
+__device__ inline unsigned draw(const float* ranked, const Sampling& sampling) {
   static_assert(target::TOP_K >= tile::kWarpLanes, "each lane has a logit");
   const unsigned lane = threadIdx.x % tile::kWarpLanes;
-  return static_cast<unsigned>(ranked[place_of(ranked[target::TOP_K + lane], turn)]);
+  return static_cast<unsigned>(ranked[drawn_index(ranked[target::TOP_K + lane], sampling)]);
 }
 
 // Rows of predictions that run ahead of the host, one for each sequence.
-struct Ahead {
+struct DraftRows {
   const float* rules;   // (rows, kUniforms + uniforms)
   unsigned* starts;     // (rows): first positions
   unsigned* tokens;     // (rows)
@@ -83,9 +83,9 @@ struct Ahead {
   unsigned* tiles;      // (rows, 4): the last number is the first position that is written
   unsigned uniforms;
 
-  __device__ Turn turn(unsigned row, unsigned position) const {
+  __device__ Sampling sampling(unsigned row, unsigned position) const {
     return {rules + size_t{kUniforms + uniforms} * row, uniforms, position};
   }
 };
 
-}  // namespace atlas::guess
+}  // namespace atlas::draft

@@ -3,9 +3,9 @@
 //! A request has owners, each inside of the one before: a client, which is a key or, without keys,
 //! an address; all new connections of the client, or all that return; a connection; and a call,
 //! which may want several replies. A free slot goes to the client that holds the fewest slots;
-//! within the client to the connections that do, and so on. Of equal ones the one whose last turn
-//! is longest ago comes first, then the request that has waited longest. So a flood, or one call
-//! with many replies, gets as many turns as any other, and all slots if nobody else wants one. A
+//! within the client to the connections that do, and so on. Of equal owners the one that was served
+//! longest ago comes first, then the request that has waited longest. So a flood, or one call with
+//! many replies, is served as often as any other, and has all slots if nobody else wants one. A
 //! new connection comes before all that keep sending, though all new ones together get no more than
 //! half of a client's slots while its other connections wait.
 //!
@@ -100,7 +100,7 @@ impl SlotCounts {
 
     /// Whether the slot beyond those of a step is for `source`: one of its owners holds none,
     /// beside another one, inside of the same owner, that holds several.
-    fn is_wronged(&self, source: Source) -> bool {
+    fn is_starved(&self, source: Source) -> bool {
         let owners = source.owners();
         owners.windows(2).any(|pair| {
             let outer = self.share(pair[0]);
@@ -110,36 +110,36 @@ impl SlotCounts {
 
     /// Whether each owner of `source` holds more than one slot, the widest first; the least comes
     /// first in a step.
-    pub fn standing(&self, source: Source) -> [bool; LEVELS - 1] {
+    pub fn step_priority(&self, source: Source) -> [bool; LEVELS - 1] {
         let [_, owners @ ..] = self.by(source);
         owners.map(|slots| slots > 1)
     }
 }
 
-/// Turns that are remembered, to find whose last one is longest ago.
+/// Served requests that are remembered, to find the owner that was served longest ago.
 const REMEMBERED_MAX: usize = 256;
 
-/// Latest turns.
+/// Order in which waiting requests are served, by which were served lately.
 #[derive(Debug, Default)]
-pub struct Turns {
-    /// In their order, the latest last.
-    taken: VecDeque<Source>,
+pub struct FairQueue {
+    /// Sources of served requests, the latest last.
+    recent: VecDeque<Source>,
 }
 
-impl Turns {
-    /// Adds a turn.
-    pub fn take(&mut self, source: Source) {
-        if self.taken.len() == REMEMBERED_MAX {
-            self.taken.pop_front();
+impl FairQueue {
+    /// Notes that a request was served.
+    pub fn note_served(&mut self, source: Source) {
+        if self.recent.len() == REMEMBERED_MAX {
+            self.recent.pop_front();
         }
-        self.taken.push_back(source);
+        self.recent.push_back(source);
     }
 
     /// Whether `source` must leave others a share of the pages: its call holds a slot already, or a
-    /// wider owner does while another one of that level had a turn lately.
+    /// wider owner does while another one of that level was served lately.
     pub fn leaves_share(&self, source: Source, slots: &SlotCounts) -> bool {
         let [_, client, connections, _, call] = slots.by(source);
-        let mut others = self.taken.iter();
+        let mut others = self.recent.iter();
         call > 0
             || others.any(|other| match other.client == source.client {
                 true => connections > 0 && other.returns != source.returns,
@@ -147,21 +147,22 @@ impl Turns {
             })
     }
 
-    /// Index of the next of `waiting`, which are in the order of their arrival. With `wronged` the
-    /// slot is the one beyond those of a step, and only requests come into question that it is for.
+    /// Index of the next of `waiting`, in the order of their arrival. With `for_starved`
+    /// only requests are considered that the slot beyond those of a step is for.
     pub fn next(
         &self,
         waiting: impl Iterator<Item = Source>,
         slots: &SlotCounts,
-        wronged: bool,
+        for_starved: bool,
     ) -> Option<usize> {
         let candidates = waiting.enumerate();
-        let mut candidates = candidates.filter(|(_, source)| !wronged || slots.is_wronged(*source));
+        let fits = |source| !for_starved || slots.is_starved(source);
+        let mut candidates = candidates.filter(|(_, source)| fits(*source));
         let first = candidates.next()?;
         let Some(second) = candidates.next() else {
             return Some(first.0);
         };
-        let last = self.last();
+        let last = self.last_served();
         let rank = |source: Source| {
             let owners = source.owners();
             owners.map(|owner| (slots.share(owner).slots, last.get(&owner).copied()))
@@ -171,11 +172,11 @@ impl Turns {
         ranked.min().map(|(_, at)| at)
     }
 
-    /// The last turn of each owner.
-    fn last(&self) -> HashMap<Owner, usize> {
-        let turns = self.taken.iter().enumerate();
-        let turns = turns.flat_map(|(turn, source)| source.owners().map(|owner| (owner, turn)));
-        turns.collect()
+    /// Number of the last request of each owner that was served, the latest the highest.
+    fn last_served(&self) -> HashMap<Owner, usize> {
+        let served = self.recent.iter().enumerate();
+        let owners = served.flat_map(|(at, source)| source.owners().map(|owner| (owner, at)));
+        owners.collect()
     }
 }
 
@@ -183,9 +184,9 @@ impl Turns {
 ///
 /// `calls_max` calls may wait of a connection that returns, and of all new connections of a client
 /// together, and as many replies of a connection beyond the first of each call. All owners share
-/// [`CONNECTIONS`] times as many places. A connection may take as many places as are free; all new
+/// [`CONNECTIONS`] times as many entries. A connection may take as many as are free; all new
 /// ones of a client, or all that return, one and a half times as many, and twice as many for a
-/// connection without any. So there is always a place for a connection that has none, whatever
+/// connection without any. So there is always an entry for a connection that has none, whatever
 /// others have queued. Tokens of prompts are shared likewise.
 #[derive(Debug)]
 pub struct Waiting {
@@ -205,7 +206,7 @@ struct Queued {
     tokens: usize,
 }
 
-/// Connections for which there are places if each takes as many as one may.
+/// Connections for which there are entries if each takes as many as one may.
 pub const CONNECTIONS: usize = 4;
 
 impl Waiting {
@@ -226,7 +227,7 @@ impl Waiting {
     }
 
     /// Whether a reply to a prompt of so many tokens may wait.
-    pub fn has_room(&self, source: Source, tokens: usize) -> bool {
+    pub fn has_capacity(&self, source: Source, tokens: usize) -> bool {
         let count = |owner| self.owners.get(&owner).copied().unwrap_or_default();
         let [all, _, connections, connection, call] = source.owners().map(count);
         let calls = match source.returns {
@@ -241,15 +242,15 @@ impl Waiting {
             return false;
         };
         let free = Waiting::most(self.calls_max) - all.replies;
-        // Parts of the free places and tokens that the connections may have, in halves.
-        let (places, room) = match connection.replies {
+        // Shares of the free entries and tokens that the connections may have, in halves.
+        let (entries_max, tokens_max) = match connection.replies {
             0 => (4, 12),
             _ => (3, 8),
         };
         is_one_of_few
             && connection.replies < free
-            && 2 * connections.replies < places * free
-            && 2 * (connections.tokens + tokens) <= room * tokens_free
+            && 2 * connections.replies < entries_max * free
+            && 2 * (connections.tokens + tokens) <= tokens_max * tokens_free
     }
 
     pub fn add(&mut self, source: Source, tokens: usize) {
@@ -304,15 +305,15 @@ mod tests {
 
     /// The order in which `waiting` get slots beside `running` that nobody gives back.
     fn order(waiting: &[Source], running: &[Source]) -> Vec<Source> {
-        let mut turns = Turns::default();
+        let mut queue = FairQueue::default();
         let (mut waiting, mut running) = (waiting.to_vec(), running.to_vec());
         let mut order = Vec::new();
         while let Some(next) = {
             let slots = SlotCounts::of(running.iter().copied());
-            turns.next(waiting.iter().copied(), &slots, false)
+            queue.next(waiting.iter().copied(), &slots, false)
         } {
             let source = waiting.remove(next);
-            turns.take(source);
+            queue.note_served(source);
             running.push(source);
             order.push(source);
         }
@@ -320,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_take_turns_however_many_requests_they_have() {
+    fn clients_are_served_in_turn_however_many_requests_they_have() {
         let [a, b] = [from(1, 0, 1), from(2, 0, 2)];
         assert_eq!(order(&[a, a, a, a, b, b], &[]), [a, b, a, b, a, a]);
         // Who holds fewer slots comes first.
@@ -328,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_and_calls_of_a_client_take_turns() {
+    fn connections_and_calls_of_a_client_are_served_in_turn() {
         let flood = |call| from(1, 0, call);
         let polite = from(1, 7, 9);
         let waiting = [flood(1), flood(2), flood(3), polite];
@@ -339,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_that_return_and_new_ones_take_turns_however_many_they_are() {
+    fn returning_and_new_connections_are_served_in_turn_however_many_they_are() {
         let returning: Vec<Source> = (1..=20).map(|connection| from(1, connection, 0)).collect();
         let fresh: Vec<Source> = (31..=50).map(|connection| new(1, connection)).collect();
         let found = order(&[&returning[..], &fresh[..1]].concat(), &returning[..16]);
@@ -352,23 +353,23 @@ mod tests {
     }
 
     #[test]
-    fn where_slots_are_given_back_at_once_the_last_turn_decides() {
+    fn who_was_served_longest_ago_is_next_where_slots_are_freed_at_once() {
         let [a, b] = [from(1, 0, 1), from(2, 0, 2)];
-        let mut turns = Turns::default();
+        let mut queue = FairQueue::default();
         let mut waiting = vec![a, a, a, b, b, b];
         let mut order = Vec::new();
-        while let Some(next) = turns.next(waiting.iter().copied(), &SlotCounts::default(), false) {
+        while let Some(next) = queue.next(waiting.iter().copied(), &SlotCounts::default(), false) {
             order.push(waiting.remove(next));
-            turns.take(*order.last().unwrap());
+            queue.note_served(*order.last().unwrap());
         }
         assert_eq!(order, [a, b, a, b, a, b]);
     }
 
     #[test]
-    fn the_slot_beyond_a_step_is_for_who_holds_none_beside_one_with_several() {
+    fn the_slot_beyond_a_step_is_for_an_owner_without_beside_one_with_several() {
         let takes = |source: Source, running: &[Source]| {
             let slots = SlotCounts::of(running.iter().copied());
-            Turns::default()
+            FairQueue::default()
                 .next([source].into_iter(), &slots, true)
                 .is_some()
         };
@@ -391,42 +392,42 @@ mod tests {
     fn memory_is_left_to_others_by_who_has_several_or_met_them() {
         let [own, fresh, other] = [from(1, 7, 2), new(1, 8), from(2, 0, 3)];
         let slots = SlotCounts::of([own].into_iter());
-        let mut turns = Turns::default();
+        let mut queue = FairQueue::default();
         let sibling = from(1, 9, 4);
-        let leaves = |turns: &Turns, source| turns.leaves_share(source, &slots);
-        assert!(leaves(&turns, own), "a second reply of the call");
-        assert!(!leaves(&turns, sibling), "nobody else is there");
-        turns.take(fresh);
-        assert!(leaves(&turns, sibling) && !leaves(&turns, fresh));
-        turns.take(other);
-        assert!(leaves(&turns, fresh) && !leaves(&turns, other));
-        (0..REMEMBERED_MAX).for_each(|_| turns.take(own));
-        assert!(!leaves(&turns, sibling), "the others left");
+        let leaves = |queue: &FairQueue, source| queue.leaves_share(source, &slots);
+        assert!(leaves(&queue, own), "a second reply of the call");
+        assert!(!leaves(&queue, sibling), "nobody else is there");
+        queue.note_served(fresh);
+        assert!(leaves(&queue, sibling) && !leaves(&queue, fresh));
+        queue.note_served(other);
+        assert!(leaves(&queue, fresh) && !leaves(&queue, other));
+        (0..REMEMBERED_MAX).for_each(|_| queue.note_served(own));
+        assert!(!leaves(&queue, sibling), "the others left");
     }
 
     #[test]
-    fn who_holds_least_stands_first() {
+    fn who_holds_fewest_slots_comes_first() {
         let [flood, own, fresh, other] = [from(1, 0, 1), from(1, 7, 2), new(1, 8), from(2, 0, 3)];
         let slots = SlotCounts::of([flood, flood, own, fresh, other].into_iter());
         let mut found = [flood, own, fresh, other];
-        found.sort_by_key(|source| slots.standing(*source));
+        found.sort_by_key(|source| slots.step_priority(*source));
         assert_eq!(found, [other, fresh, own, flood]);
         assert!(slots.by(other) < slots.by(fresh) && slots.by(own) < slots.by(flood));
     }
 
     #[test]
     fn one_source_is_served_in_order() {
-        let turns = Turns::default();
+        let queue = FairQueue::default();
         let same = [Source::default(); 3];
         let slots = SlotCounts::of(same.into_iter());
-        assert_eq!(turns.next(same.into_iter(), &slots, false), Some(0));
-        assert_eq!(turns.next([].into_iter(), &slots, false), None);
+        assert_eq!(queue.next(same.into_iter(), &slots, false), Some(0));
+        assert_eq!(queue.next([].into_iter(), &slots, false), None);
     }
 
     /// Number of replies of `source` that are taken, each of a new call if `apart`.
     fn fill(waiting: &mut Waiting, mut source: Source, apart: bool) -> usize {
         let mut taken = 0;
-        while waiting.has_room(source, 1) {
+        while waiting.has_capacity(source, 1) {
             waiting.add(source, 1);
             taken += 1;
             source.call += u64::from(apart);
@@ -439,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_and_a_batch_leave_places_to_others() {
+    fn a_flood_and_a_batch_leave_entries_to_others() {
         const MOST: usize = 64;
         let mut waiting = Waiting::new(MOST, 100);
         assert_eq!(fill(&mut waiting, from(1, 0, 1000), true), MOST);
@@ -447,7 +448,7 @@ mod tests {
         assert_eq!(fill(&mut waiting, from(1, 0, 1000), false), MOST);
         let other = from(1, 5, 1);
         assert!(
-            waiting.has_room(other, 1),
+            waiting.has_capacity(other, 1),
             "another connection of the same client"
         );
         for client in 2..9 {
@@ -457,17 +458,17 @@ mod tests {
     }
 
     #[test]
-    fn a_client_of_many_connections_leaves_places_to_others() {
+    fn a_client_of_many_connections_leaves_entries_to_others() {
         let mut waiting = Waiting::new(64, 100);
         let mut connection = 0;
-        while waiting.has_room(from(1, connection, 0), 1) {
+        while waiting.has_capacity(from(1, connection, 0), 1) {
             waiting.add(from(1, connection, 0), 1);
             connection += 1;
         }
         assert!((128..200).contains(&connection), "{connection}");
         // New connections of the client, then another client.
         let mut fresh = 1000;
-        while waiting.has_room(new(1, fresh), 1) {
+        while waiting.has_capacity(new(1, fresh), 1) {
             waiting.add(new(1, fresh), 1);
             fresh += 1;
         }
@@ -476,43 +477,45 @@ mod tests {
     }
 
     #[test]
-    fn batches_that_wait_leave_places_to_who_has_none_there() {
+    fn waiting_batches_leave_entries_to_who_has_none() {
         let mut waiting = Waiting::new(64, 100);
         let mut batches = (0..).flat_map(|connection| [from(1, connection, 0); 8]);
         let refused = batches.find(|&reply| {
-            let refused = !waiting.has_room(reply, 1);
+            let refused = !waiting.has_capacity(reply, 1);
             (0..usize::from(!refused)).for_each(|_| waiting.add(reply, 1));
             refused
         });
         let at = refused.unwrap().connection;
         assert!((16..24).contains(&at), "{at}");
-        assert!(waiting.has_room(from(1, at + 1, 0), 1) && waiting.has_room(new(1, at + 1), 1));
+        assert!(
+            waiting.has_capacity(from(1, at + 1, 0), 1) && waiting.has_capacity(new(1, at + 1), 1)
+        );
     }
 
     #[test]
     fn new_connections_together_have_as_many_calls_as_one() {
         let mut waiting = Waiting::new(64, 100);
         let calls = (0..100).filter(|&connection| {
-            let taken = waiting.has_room(new(1, connection), 1);
+            let taken = waiting.has_capacity(new(1, connection), 1);
             (0..usize::from(taken)).for_each(|_| waiting.add(new(1, connection), 1));
             taken
         });
         assert_eq!(calls.count(), 64);
-        assert!(waiting.has_room(from(1, 101, 0), 1) && waiting.has_room(new(2, 102), 1));
+        assert!(waiting.has_capacity(from(1, 101, 0), 1) && waiting.has_capacity(new(2, 102), 1));
     }
 
     #[test]
-    fn prompts_that_wait_have_a_bound_together_and_leave_room_to_others() {
+    fn waiting_prompts_have_a_common_limit_and_leave_tokens_to_others() {
         let mut waiting = Waiting::new(4, 10);
         let source = from(1, 1, 1);
         // All calls of a connection may have this many, at once or one after the other.
         (0..4).for_each(|_| {
-            assert!(waiting.has_room(source, 10));
+            assert!(waiting.has_capacity(source, 10));
             waiting.add(source, 10);
         });
-        assert!(!waiting.has_room(source, 1));
-        assert!(waiting.has_room(from(1, 2, 2), 2) && waiting.has_room(from(2, 2, 2), 8));
-        assert!(!waiting.has_room(from(2, 2, 2), 11));
+        assert!(!waiting.has_capacity(source, 1));
+        assert!(waiting.has_capacity(from(1, 2, 2), 2) && waiting.has_capacity(from(2, 2, 2), 8));
+        assert!(!waiting.has_capacity(from(2, 2, 2), 11));
         (0..4).for_each(|_| waiting.remove(source, 10));
         assert!(waiting.owners.is_empty());
     }
