@@ -34,20 +34,21 @@ __host__ __device__ constexpr bool holds(int k) {
   return k / segments(k) / kPairColumns * 4 <= kHeldRegisters;
 }
 
-// Tiles of `held_rows`, and of a block for fewer rows.
+// Tiles of 8 rows in `held_rows(k)`.
 __host__ __device__ constexpr int held_tiles(int k) { return held_rows(k) / kTileRows; }
+// Tiles of 8 rows of a block for few rows.
 __host__ __device__ constexpr int few_held_tiles(int k) {
   return held_tiles(k) > 2 ? 2 : held_tiles(k);
 }
 
-// Sums of two turns, on their way from warps to the block.
+// Sums of two waves of panels, which warps leave for the block's threads to add.
 template <int kRows>
 struct HeldSums {
   // Pitch by which eight lanes' rows of weights and four lanes' rows are in different banks.
   static constexpr int kPitch = kPanelRows + 4;
 
-  alignas(16) float sum[2][HeldShape::kWarps][kRows][kPitch];  // (turn, warp, row, panel row)
-  unsigned long long there;  // barrier: a turn's sums of all warps
+  alignas(16) float sum[2][HeldShape::kWarps][kRows][kPitch];  // (wave % 2, warp, row, panel row)
+  unsigned long long there;  // mbarrier: all warps' sums of a wave are written
 };
 
 template <int kRows>
@@ -98,7 +99,7 @@ struct Held : Stream<kStorage, kK, kTiles, HeldShape, At> {
     }
   }
 
-  // Runs all panels. A turn's sums are added while the next one's weights are multiplied.
+  // Multiplies all panels, in waves; sums of a wave are added while the next wave is multiplied.
   template <class Sink>
   __device__ void run(int rows, Sums& sums, const Sink& sink) {
     if (threadIdx.x == 0) {
@@ -151,9 +152,9 @@ struct Held : Stream<kStorage, kK, kTiles, HeldShape, At> {
     }
   }
 
-  // Adds up the segments of the panels from `first` on, in order, after all warps have written
-  // them: one half of the block after one turn, the other half after the next. A warp overwrites a
-  // turn's sums only after it has seen all others' sums of the next turn.
+  // Adds up the segments of a wave's panels, from `first` on, in order, after all warps have
+  // written the sums: one half of the block for even waves, the other half for odd ones. A warp
+  // overwrites a wave's sums only after it has seen all warps' sums of the next wave.
   template <class Sink>
   __device__ void add_segments(int first, int turn, int rows, Sums& sums, const Sink& sink) const {
     constexpr int kRows = kTiles * kTileRows, kHalf = HeldShape::kThreads / 2;
