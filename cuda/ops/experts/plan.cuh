@@ -14,16 +14,16 @@ using target::shapes::Experts;
 
 // Routed experts and the shared one, if there is one.
 inline constexpr int kExperts = Experts::kCount + (Experts::kShared > 0);
-// Experts that a row visits, each visit being a turn; the shared one is last.
+// Assignments of a row, one to each of its experts; the shared expert's is last.
 inline constexpr int kTurns = Experts::kPerToken + (Experts::kShared > 0);
-// Multiple of an expert's number of places: rows of one operand block of warpgroup instructions.
+// Multiple to which an expert's assignments are padded: rows of an operand block of warpgroups.
 inline constexpr int kPlaceGroup = 8;
 
 inline constexpr int kRowsMax =
     target::PREFILL_TOKENS + target::MAX_SEQUENCES + target::DRAFTS;
 
-// Places that `rows` rows need at most: one a turn, and less than `kPlaceGroup` to fill up each
-// expert's.
+// Most places of the plan for `rows` rows: one an assignment, and fewer than `kPlaceGroup` of
+// padding an expert.
 __host__ __device__ constexpr int places_of(int rows) {
   const int turns = rows * kTurns;
   const int experts = turns < kExperts ? turns : kExperts;
@@ -34,7 +34,7 @@ inline constexpr int kPlacesMax =
     (places_of(kRowsMax) + kPlaceGroup - 1) / kPlaceGroup * kPlaceGroup;
 inline constexpr int kPlanThreads = 1024;
 inline constexpr int kSumThreads = 256;
-// Entry of a place without a row.
+// Entry of `turn_of` for a place of padding.
 inline constexpr unsigned kNoTurn = ~0u;
 
 static_assert(kExperts <= kPlanThreads, "a thread counts an expert");
@@ -44,14 +44,15 @@ static_assert(Experts::kShared == 0 ||
               "the shared expert is one more expert");
 static_assert(Experts::kIntermediate % kPanelActivations == 0, "panels of gate and up are full");
 
-// Plan of all places: a place stands for the turn of a row at one of its experts.
+// Assignments of rows to experts, sorted by expert and padded to `kPlaceGroup` each: a place is an
+// index in this order, and the rank of an assignment its index among the row's.
 struct Plan {
   uint4 tile[kPlacesMax];         // expert, first place, places
   unsigned place_of[kPlacesMax];  // (row, rank) -> place
   unsigned turn_of[kPlacesMax];   // place -> (row, rank)
   unsigned tiles;
-  unsigned places;  // of all experts, those between them included
-  unsigned taken;   // tiles that blocks have taken beside their first ones
+  unsigned places;  // padding included
+  unsigned taken;   // tiles that blocks have taken after their first ones
 };
 
 struct Params {
@@ -62,7 +63,7 @@ struct Params {
   const unsigned char* down;     // (kExperts) matrices of (kWidth, kIntermediate)
   Plan* plan;
   float* act;       // (places, kIntermediate)
-  f16x2* y;         // (places, kPairs), or as an algorithm's products have it
+  f16x2* y;         // (places, kPairs), or in the layout of an algorithm's products
   float* residual;  // (rows, kWidth), or sums that are latents
   int rows;
 };
@@ -86,21 +87,22 @@ __device__ inline void sync() {
   }
 }
 
-// Blocks that plan many turns together, in a cluster; few turns are planned by one block.
+// Blocks of the cluster that plans many assignments.
 inline constexpr int kPlanBlocks = 8;
+// Most assignments that one block plans alone.
 inline constexpr int kFewTurns = 2 * kPlanThreads;
-// Most turns of a thread.
+// Most assignments of a planning thread.
 template <int kBlocks>
 inline constexpr int kTurnsEach = ((kBlocks > 1 ? kRowsMax * kTurns : kFewTurns) +
                                    kBlocks * kPlanThreads - 1) / (kBlocks * kPlanThreads);
 
 // Most blocks that round rows beside those that plan: whole clusters, one block an SM.
 inline constexpr unsigned kRoundBlocksMax = target::SMS / kPlanBlocks * kPlanBlocks - kPlanBlocks;
-// Vectors that a thread has in flight.
+// Vectors that a rounding thread has in flight.
 inline constexpr int kRoundAtOnce = 4;
 inline constexpr int kRoundVectors = kRoundAtOnce * kPlanThreads;
 
-// Rounds `x`, (rows, kWidth), for kernels that read each row at several places: part `block` of
+// Rounds `x`, (rows, kWidth), for kernels that read each row several times: part `block` of
 // `blocks`.
 __device__ inline void round_x(const Params& params, f16* rounded, int block, int blocks) {
   const int vectors = params.rows * (kWidth / 4);
@@ -119,8 +121,8 @@ __device__ inline void round_x(const Params& params, f16* rounded, int block, in
   }
 }
 
-// Kernel of the plan: blocks count the turns of each expert and exchange counts. The order of an
-// expert's places depends on which thread counts first; a row's result does not depend on its
+// Kernel of the plan: blocks count the assignments of each expert and exchange counts. The order of
+// an expert's places depends on which thread counts first; a row's result does not depend on its
 // place. Blocks after those that plan round rows meanwhile.
 template <int kBlocks>
 __global__ __cluster_dims__(kBlocks) __launch_bounds__(kPlanThreads) void plan(Params params,
@@ -193,8 +195,8 @@ struct SumRows {
   }
 };
 
-// `residual[row] += sum over turns of weight * y[place]`, in the order of the turns; `Y` gives the
-// address of four pairs of a place. In a namespace of its own, as `moe` may have the kernel too.
+// `residual[row] += sum of weight * y[place]` over the row's assignments, in order; `Y` gives the
+// address of four pairs of a place. Static, as `moe` may have the kernel too.
 template <class Y>
 static __global__ __launch_bounds__(kSumThreads) void weighted_sum(Params params) {
   ptx::griddepcontrol_launch_dependents();
