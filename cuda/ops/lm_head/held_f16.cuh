@@ -68,7 +68,7 @@ cudaError_t launch_held(const Params& params, const tile::HeldRows& to, cudaStre
              : launch_tiles_held<kStorage, tile::kHeldTiles>(params, to, stream);
 }
 
-// Rows that every block holds in registers.
+// Launches rows that every block holds in registers.
 struct HeldRowsOf {
   template <tile::Storage kStorage>
   static cudaError_t launch(const Params& params, unsigned char* operands, unsigned* arrived,

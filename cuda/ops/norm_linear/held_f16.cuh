@@ -67,7 +67,7 @@ cudaError_t launch_tiles_held(Params params, const tile::HeldRows& to, cudaStrea
                         params, to, static_cast<int>(groups));
 }
 
-// Launches rows that are held in registers; `operands` has room for them in F16.
+// Launches rows that are held in registers; `operands` has space for the rows in F16.
 inline cudaError_t launch_held(Params params, bool keep, unsigned char* operands,
                                unsigned* arrived, cudaStream_t stream) {
   if (!keep) params.x = nullptr;
@@ -81,16 +81,18 @@ static_assert(kFits<sizeof(tile::HeldStorage<tile::kHeldTiles * tile::kTileRows>
 
 // Whether many rows are rounded once for all products.
 inline constexpr bool kRounds = tile::takes_rounded(tile::kFlatRowsMax + 1, HIDDEN);
+// Rows that two blocks hold in registers.
+inline constexpr int kTwoBlocks = 2 * tile::held_rows(HIDDEN);
 // Most rows that are held in registers where panels fill the SMs twice: more would have weights
 // read and decoded for each block of rows, and fewer rows would leave tiles half empty.
-inline constexpr int kTwoBlocks = 2 * tile::held_rows(HIDDEN);
 inline constexpr int kFilledHeldMax =
     kTwoBlocks > tile::kFilledRowsMax ? kTwoBlocks : tile::kFilledRowsMax;
-// Values of `keep` other than 0: normed rows are left in `x`, or in F16 if `linear` takes F16.
+// Value of `keep` that leaves normed rows in `x`.
 inline constexpr unsigned kKeep = 1;
+// Value of `keep` that leaves normed rows in `x` as F16, if `linear` takes F16.
 inline constexpr unsigned kKeepRounded = 2;
 
-// Norms rows, one a block, into `rounded`, and into `x` as well unless that is null.
+// Norms rows, one a block, into `rounded`, and into `x` as well unless `x` is null.
 static __global__ __launch_bounds__(tile::kPanelThreads) void norm_many(const float* residual,
                                                                        const float* gains, float* x,
                                                                        f16* rounded) {
@@ -108,7 +110,7 @@ struct HeldF16 {
   static_assert(Tile::kThreads == tile::HeldShape::kThreads, "a block is the warps that hold rows");
 
   // Launches `rms_norm` and `linear` one after the other, for many rows; if `linear` takes rounded
-  // rows, they are rounded once for all products, and left so if `keep` says it.
+  // rows, they are rounded once for all products, and left in `x` with `kKeepRounded`.
   static int many(const Params& params, unsigned keep, unsigned char* operands,
                   cudaStream_t stream) {
     const auto rows = static_cast<unsigned>(params.rows);
