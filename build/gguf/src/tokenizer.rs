@@ -118,7 +118,7 @@ impl Tokens {
         })
     }
 
-    /// `tokenizer.json`.
+    /// Content of `tokenizer.json`.
     pub fn definition(&self) -> Definition<'_> {
         let added = self.added.iter().map(|&(id, special)| Added {
             id,
@@ -178,7 +178,7 @@ impl Tokens {
         })
     }
 
-    /// `tokenizer_config.json`.
+    /// Content of `tokenizer_config.json`, for a model of `positions` positions.
     pub fn config(&self, positions: usize) -> TokenizerConfig<'_> {
         TokenizerConfig {
             add_bos_token: self.kind == Kind::Pieces,
@@ -193,7 +193,7 @@ impl Tokens {
         }
     }
 
-    /// `generation_config.json`.
+    /// Content of `generation_config.json`.
     pub fn generation_config(&self) -> GenerationConfig {
         GenerationConfig {
             bos_token_id: self.bos,
@@ -331,7 +331,7 @@ fn special(gguf: &Gguf<'_>, name: &str, count: usize) -> Result<usize, GgufError
     }
 }
 
-/// `tokenizer.json`.
+/// Structure of `tokenizer.json`.
 #[derive(serde::Serialize)]
 pub struct Definition<'a> {
     version: &'static str,
@@ -417,7 +417,7 @@ impl Serialize for Vocabulary<'_> {
     }
 }
 
-/// `tokenizer_config.json`.
+/// Structure of `tokenizer_config.json`.
 #[derive(serde::Serialize)]
 pub struct TokenizerConfig<'a> {
     add_bos_token: bool,
@@ -431,7 +431,7 @@ pub struct TokenizerConfig<'a> {
     unk_token: Option<&'a str>,
 }
 
-/// `generation_config.json`.
+/// Structure of `generation_config.json`.
 #[derive(serde::Serialize)]
 pub struct GenerationConfig {
     bos_token_id: usize,
