@@ -13,7 +13,7 @@ namespace atlas::tile {
 // Shape of a block that fills an SM: rows take its registers, weights its shared memory.
 using HeldShape = Shape<8, kLargeSm ? 8 : 3, 2048>;
 
-// Most rows of a grid; more are faster in tiles.
+// Most rows that a grid holds in registers; more rows are faster in tiles.
 inline constexpr int kHeldRowsMax = 64;
 
 // Most registers of a thread for rows.

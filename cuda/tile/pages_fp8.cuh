@@ -85,7 +85,7 @@ __device__ inline void fp8_keys(unsigned (&to)[4], const unsigned char* block, i
   to[2] = even_of_fp8(codes[1]), to[3] = odd_of_fp8(codes[1]);
 }
 
-// Loads the operands of 16 values, 16 dimensions, as bits of codes.
+// Loads operands of 16 values from `position` on, 16 dimensions from `dim` on, as bits of codes.
 template <int kPositions>
 __device__ inline void fp8_values(unsigned (&to)[4], const unsigned char* block, int position,
                                   int dim) {

@@ -29,7 +29,7 @@ inline constexpr int kPanelRows = 16;
 inline constexpr int kRunBytes = 64;
 // Columns that share an FP8 scale, of which K is a multiple; for F16, a multiple of kRunColumns.
 inline constexpr int kBlockColumns = 128;
-inline constexpr int kRunColumns = kRunBytes / 2;  // of F16
+inline constexpr int kRunColumns = kRunBytes / 2;  // columns of a run of F16
 inline constexpr int kSegmentsMax = 8;
 inline constexpr int kPanelWarps = 8;
 inline constexpr int kPanelThreads = kPanelWarps * kWarpLanes;

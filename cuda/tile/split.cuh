@@ -21,7 +21,7 @@ template <Storage kStorage, int kK, int kPanels, int kRowTiles>
 struct Split {
   using W = Matrix<kStorage>;
   static constexpr int kRows = kRowTiles * kTileRows;
-  static constexpr int kSegments = segments(kK);  // and blocks of a cluster
+  static constexpr int kSegments = segments(kK);  // of K, each in a block of the cluster
   static constexpr int kColumns = kK / kSegments;
   static constexpr int kGroups = kColumns / W::kGroup;
   static constexpr int kBlocks = kColumns / kBlockColumns;
