@@ -21,8 +21,9 @@ pub struct Op {
     pub over: Option<String>,
     /// Kernels that a hardware or a leaf may choose; the first is the choice where none is named.
     pub kernels: Vec<String>,
-    /// Threads of a block of the first kernel, and the reason for it.
+    /// Threads of a block of the first kernel.
     pub threads: u64,
+    /// Reason for the number of threads.
     pub why: String,
     /// Arguments in order; the stream follows them.
     pub args: Vec<Arg>,

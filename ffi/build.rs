@@ -1,5 +1,5 @@
-//! Build script: from `ops.toml` and the shapes of the target `ATLAS_TARGET` to `ops.h` and Rust
-//! externs in `OUT_DIR/ops.rs`; and the link line of the CUDA runtime.
+//! Build script: makes `ops.h` and Rust externs in `OUT_DIR/ops.rs` from `ops.toml` and the shapes
+//! of the target `ATLAS_TARGET`, and links the CUDA runtime.
 
 use std::env;
 use std::fs;

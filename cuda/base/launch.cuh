@@ -12,9 +12,9 @@ namespace atlas {
 // Largest dynamic shared memory of a block that needs no `cudaFuncSetAttribute`, bytes.
 inline constexpr unsigned kSharedUnasked = 48 * 1024;
 
-// Shared memory of an SM, bytes: of the chip, and of the target, which assumes one block of the
-// largest size and the driver's share of each.
+// Shared memory of an SM of the chip, bytes.
 inline constexpr unsigned kChipShared = target::COMPUTE_CAPABILITY == 90 ? 228 * 1024 : 100 * 1024;
+// Shared memory of the target's SM, bytes: one block of the largest size, and the driver's share.
 inline constexpr unsigned kSmShared = target::SHARED_BYTES_PER_BLOCK + 1024;
 static_assert(kSmShared <= kChipShared, "a block fits an SM");
 // Carveout: percent of an SM's shared memory that is not used as cache. Where the target's SM is
@@ -22,7 +22,7 @@ static_assert(kSmShared <= kChipShared, "a block fits an SM");
 // counts on, and none on others.
 inline constexpr unsigned kCarveout = kSmShared * 100 / kChipShared;
 
-// Check at compile time that a block's shared memory, where it is known, is within the target's.
+// Compile-time check that `kNeeded` bytes of a block's shared memory are within the target's limit.
 template <unsigned kNeeded, unsigned kAvailable = target::SHARED_BYTES_PER_BLOCK>
 struct Fits {
   static_assert(kNeeded <= kAvailable, "a block has not the bytes that the kernel needs");
@@ -56,15 +56,15 @@ inline cudaError_t allow_shared(const void* kernel, unsigned bytes) {
   return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, wanted);
 }
 
-// Success if SMs with `of_sm` blocks each run all `blocks` at once, as blocks need that wait for
-// each other. A GPU or partition with fewer SMs than the target is never opened, nor a shared one.
+// Refuses a grid whose blocks wait for each other unless all are resident at once, `of_sm` blocks
+// an SM. No GPU or partition with fewer SMs than the target is ever opened, nor a shared one.
 inline cudaError_t require_coresident(unsigned blocks, unsigned of_sm = 1) {
   const bool fits = blocks <= of_sm * target::SMS;
   return fits ? cudaSuccess : cudaErrorCooperativeLaunchTooLarge;
 }
 
 // Launches `kernel` with programmatic dependence on the stream's previous kernel: unless `shape` is
-// not early, its blocks may start while that kernel is running, so it must call
+// not early, blocks may start while that kernel is running, so `kernel` must call
 // `griddepcontrol_wait` before it touches memory that an earlier kernel reads or writes. An empty
 // grid is not launched.
 template <class... Params, class... Args>

@@ -1,5 +1,5 @@
 // Probe builds: they show whether kernels wait for each other where they must, and whether a tool
-// finds a stray access. The product is none of them.
+// finds a stray access. The product is built with `none`.
 #pragma once
 
 namespace atlas {
@@ -26,7 +26,7 @@ __device__ inline unsigned long long clock_ns() {
   return ns;
 }
 
-// Rests in the first and the last block of a grid.
+// Delays the first and the last block of a grid by `kRestNs`.
 __device__ inline void rest() {
   const bool first = blockIdx.x + blockIdx.y + blockIdx.z == 0;
   const bool last = blockIdx.x == gridDim.x - 1 && blockIdx.y == gridDim.y - 1 &&

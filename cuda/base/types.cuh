@@ -85,7 +85,7 @@ __device__ inline bf16x2 multiply(bf16x2 a, bf16x2 b) {
 static_assert(sizeof(bf16) == 2 && sizeof(f16) == 2, "two bytes a number");
 static_assert(sizeof(bf16x2) == 4 && sizeof(f16x2) == 4, "two of them a register");
 
-// Widest access of one thread: a warp moves 512 contiguous bytes with it.
+// Widest access of one thread, bytes: a warp's accesses move 512 contiguous bytes at once.
 inline constexpr int kVectorBytes = 16;
 
 // 8 bf16 elements moved as one 16-byte access.
@@ -96,7 +96,7 @@ struct alignas(kVectorBytes) Bf16x8 {
   __device__ static Bf16x8 zero() { return {}; }
 
   __device__ bool is_finite() const {
-    constexpr unsigned kLow = 0x7f80, kHigh = 0x7f80'0000;  // exponents of what is not
+    constexpr unsigned kLow = 0x7f80, kHigh = 0x7f80'0000;  // exponents of infinity and NaN
     bool finite = true;
 #pragma unroll
     for (int i = 0; i < kElements / 2; ++i) {

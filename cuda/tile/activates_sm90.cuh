@@ -13,7 +13,7 @@ inline constexpr int kActivatedColumns = kTilePanels * 8;
 // Sink that makes activations of a tile's rows as operands of the next product, `kOctets` octets of
 // columns from each panel. `Act` takes the sums of a warp's first eight rows as gates and of the
 // others as ups, or of either alone. Results meet in shared memory, so that each thread writes
-// neighbours to memory.
+// columns that are adjacent in an operand.
 template <Storage kStorage, class Act, int kOctets = 1>
 struct Activates {
   using W = Matrix<kStorage>;
@@ -36,7 +36,7 @@ struct Activates {
     auto* staged = self.shared.operands[self.buffer % kBuffers];
     const Affine low = self.template affine<false>(), high = self.template affine<true>();
     const int column = self.panel() * kOctets * 8;
-    if constexpr (kBuffers == 1) self.sync();  // the round before is copied
+    if constexpr (kBuffers == 1) self.sync();  // the tile before is copied
     if constexpr (kOctets == 1) {
       stage<kSums>(staged, self.lane(), column,
                    [&](int e) { return Act{}(low(sums[e]), high(sums[e + 2])); });
@@ -45,7 +45,7 @@ struct Activates {
       stage<kSums>(staged, self.lane(), column + 8,
                    [&](int e) { return Act{}(high(sums[e + 2])); });
     }
-    self.sync();  // the tile is staged, and with two buffers the round before is copied
+    self.sync();  // the tile is staged; with two buffers, the tile before is copied
     auto* to = static_cast<unsigned char*>(tile.out);
     const int count = operand_groups(tile.rows) * kPieces * kOperandRows;
     for (int i = self.thread(); i < count; i += kConsumers * 128) {
@@ -57,7 +57,7 @@ struct Activates {
     }
   }
 
-  // Stages a warp's octet of columns from `column` on, `activated(e)` of the lane's sum `e`.
+  // Stages a warp's octet of columns from `column` on: of a lane's sum `e`, `activated(e)`.
   template <int kSums, class Activated>
   __device__ static void stage(uint4* staged, int lane, int column, const Activated& activated) {
     // This thread's words have column g and its neighbour: even lanes take even rows.

@@ -9,7 +9,7 @@ struct E4m3 {
   static constexpr int kBits = 8;
   static constexpr int kOctets = 2;
 
-  // Exponent and mantissa, as bits of an F16, are the value times 2^-8.
+  // Decodes to values times 2^-8: exponent and mantissa are moved to an F16's bit positions.
   __device__ static void decode(const uint4& run, int octet, unsigned (&to)[4]) {
     constexpr unsigned kMagnitude = 0x3f803f80u, kSign = 0x80008000u;
     const unsigned words[2] = {octet == 0 ? run.x : run.z, octet == 0 ? run.y : run.w};
@@ -21,7 +21,7 @@ struct E4m3 {
     }
   }
 
-  // Packs columns 0 and 1 in an F16's bits, 2 and 3 in the bits that are left.
+  // Packs columns 0 and 1 in an F16's bits, 2 and 3 in the bits between.
   __device__ static uint4 packed(const uint4& codes) {
     return each(codes, [](unsigned word) {
       const unsigned whole = __byte_perm(word, 0, 0x4140), between = __byte_perm(word, 0, 0x4342);
@@ -38,7 +38,7 @@ struct Codec<Storage::fp8_block128> : E4m3 {
   static constexpr float kLeftOut = 256.0f;
   struct Scale {};
 
-  // Groups loaded ahead: sums of blocks take registers beside those of rows.
+  // Groups of columns loaded ahead: sums per block take registers beside the sums of `tiles` tiles.
   static constexpr int ahead(int tiles) { return tiles > 2 ? 2 : 4; }
 
   __device__ static void decode(const uint4& run, int octet, Scale, unsigned (&to)[4]) {

@@ -67,7 +67,7 @@ struct Storages {};
 using AllStorages =
     Storages<Storage::nvfp4, Storage::fp8_block128, Storage::mxfp4, Storage::f16>;
 
-// Calls `body(constant)` with all codings in turn until it returns true, on `body`'s side.
+// Calls `body(constant)` with codings in order until it returns true, on the host or the device.
 #pragma nv_exec_check_disable
 template <class Body, Storage... kAll>
 __host__ __device__ constexpr bool any_storage(const Body& body, Storages<kAll...>) {
@@ -80,7 +80,7 @@ __host__ __device__ constexpr bool any_storage(const Body& body) {
   return any_storage(body, AllStorages{});
 }
 
-// Whether F32 factors are of blocks.
+// Whether a coding has an F32 factor per block.
 __host__ __device__ constexpr bool has_blocks(Storage storage) {
   return any_storage([&](auto each) {
     return each.value == storage && Codec<each.value>::kFactors == Factors::blocks;

@@ -16,7 +16,7 @@
 
 namespace atlas::tile {
 
-// The instruction, for architectures that have it.
+// Products of E2M1 by block-scaled tensor instructions, or in software where there are none.
 template <bool kHasIt>
 struct Fp4Choice {
   using Type = Fp4Software;
@@ -36,7 +36,7 @@ inline constexpr float kFp4Largest = 6.0f;
 // Exponent to which a row is scaled: a power of two brings its largest magnitude to `2^10 .. 2^11`,
 // so that the largest scale is in 170 .. 342 of E4M3's 448.
 inline constexpr int kFp4Exponent = 10;
-// Exponent of magnitudes below which a row loses accuracy.
+// Least exponent that a row's largest magnitude is taken to have; smaller rows lose accuracy.
 inline constexpr int kFp4ExponentMin = -100;
 inline constexpr unsigned kE4m3Nan = 0x7f;
 
@@ -60,8 +60,8 @@ __device__ inline float power_of_two(int exponent) {
   return __uint_as_float(static_cast<unsigned>(exponent + 127) << 23);
 }
 
-// Up to `kRows` rows of `kWidth` columns in the instructions' layout, in one piece of memory, after
-// which another one may begin.
+// Up to `kRows` rows of `kWidth` columns in the instructions' layout, in one piece of memory whose
+// size keeps the next piece aligned.
 template <int kRows, int kWidth>
 struct Fp4Rows {
   static constexpr int kGroups = kWidth / kFp4Group;
@@ -151,7 +151,7 @@ struct Fp4Tiled : WarpPanels<Storage::nvfp4, kPanels> {
   // Vectors of a row's scales in a step, padded so that rows g of a warp are in different banks.
   static constexpr int kScales = kStepRuns * 8 / kVectorBytes;
   static constexpr int kScaleStride = kScales | 1;
-  // Row number of an index without a row.
+  // Row number that marks an unused row of a tile.
   static constexpr int kNoRow = -1;
 
   static_assert(kRuns % kStepRuns == 0, "a row is whole steps");
@@ -188,7 +188,7 @@ struct Fp4Tiled : WarpPanels<Storage::nvfp4, kPanels> {
     }
   }
 
-  // Starts copying the rows of a step; indices without a row get zeros.
+  // Starts copying the rows of a step; unused rows of the tile get zeros.
   template <class Rows>
   __device__ static void fetch(const Rows& from, int step, SharedStorage& shared) {
     constexpr int kCodes = kStepRuns * 4;
@@ -206,8 +206,8 @@ struct Fp4Tiled : WarpPanels<Storage::nvfp4, kPanels> {
     }
   }
 
-  // Computes the products: `row_of(index)` is a row of `from`; `sink(panel, g, index, low, high)`
-  // takes the sums of rows g and g + 8 of a panel.
+  // Computes the products: `row_of(place)` is the row of `from` at index `place` of the tile;
+  // `sink(panel, g, place, low, high)` takes the sums of rows g and g + 8 of a panel.
   template <class Rows, class RowOf, class Sink>
   __device__ void run(int count, const Rows& from, RowOf row_of, Sink sink,
                       SharedStorage& shared) const {

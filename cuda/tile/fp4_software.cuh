@@ -1,5 +1,5 @@
-// `Fp4Tensor::mma` in software, for architectures without the instruction. It reads operands from
-// the registers where the instruction does, so a test of a kernel with it also tests their layout.
+// `Fp4Tensor::mma` in software, for architectures without the instruction. Operands are read from
+// the registers that the instruction reads, so tests in software also test the operands' layout.
 #pragma once
 
 #include "tile/reduce.cuh"
@@ -7,7 +7,7 @@
 namespace atlas::tile {
 
 struct Fp4Software {
-  // Exponent and mantissa, as bits of an F32, are the value times 2^-126.
+  // Value of an E2M1 code. An F32 with the code's exponent and mantissa is the value times 2^-126.
   __device__ static float e2m1(unsigned code) {
     const float size = __uint_as_float((code & 7u) << 22) * 0x1p126f;
     return code & 8u ? -size : size;

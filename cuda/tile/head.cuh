@@ -62,7 +62,7 @@ struct Head : HeadParts<A> {
     for (int i = kPlainParts; i < kParts; ++i) part[i] = gain[dim(i - kPlainParts)];
   }
 
-  // Norms a key, or a query unless it asks latents.
+  // Norms a key or a query; callers leave out queries of latents.
   __device__ void norm(const Head& gain) {
     if constexpr (!kNormed) return;
     const float scale = inverse_rms();

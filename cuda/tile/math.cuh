@@ -24,11 +24,12 @@ __device__ inline float sigmoid(float x) {
 
 __device__ inline float silu(float x) { return x * sigmoid(x); }
 
-// Clamp of gate and up in clamped activations, and the factor in their sigmoid.
+// Bound to which clamped activations limit gate and up.
 inline constexpr float kClamp = 7.0f;
+// Factor of the gate in the sigmoid of clamped activations.
 inline constexpr float kAlpha = 1.702f;
 
-// Factors of an activation from gate and from up. A NaN is not clamped.
+// Factor of an activation that its gate gives. A NaN stays NaN.
 template <target::Activation kActivation>
 __device__ inline float open(float gate) {
   if constexpr (kActivation == target::Activation::clamped) {
@@ -43,6 +44,7 @@ __device__ inline float open(float gate) {
   }
 }
 
+// Factor of an activation that its up-projection gives. A NaN stays NaN.
 template <target::Activation kActivation>
 __device__ inline float lift(float up) {
   if constexpr (kActivation != target::Activation::clamped) return up;

@@ -8,10 +8,10 @@ namespace atlas::tile {
 struct Meeting {
   unsigned* arrived;  // blocks that have arrived; zero before and after a launch
   unsigned writing;   // blocks that others wait for
-  unsigned waiting;   // blocks that wait, which may be some of them
+  unsigned waiting;   // blocks that wait; a block may do both
   unsigned before = 0;
 
-  // Announces this block's writes if it `writes`, and waits for all blocks' if it `waits`.
+  // Announces this block's writes if it `writes`, and waits for all blocks' writes if it `waits`.
   __device__ void meet(bool writes, bool waits) {
     __syncthreads();  // all threads of this block have written
     if (threadIdx.x == 0) {
@@ -25,8 +25,8 @@ struct Meeting {
     if (waits) __syncthreads();  // all blocks have written
   }
 
-  // Marks this block as leaving, once it has nothing else to do, as the atomic's result takes a
-  // while. The last block resets the counter.
+  // Resets the counter in the last block. To be called once a block has nothing else to do, as the
+  // atomic's result takes a while.
   __device__ void leave() const {
     if (threadIdx.x == 0 && before == writing + waiting - 1) ptx::store_relaxed(arrived, 0);
   }

@@ -8,8 +8,8 @@ namespace atlas::tile {
 
 using NormedRow = NormRow<target::HIDDEN, kPanelThreads>;
 
-// Most rows that are normed at once, each by some threads: one in small blocks, and one of wide
-// rows, which fill registers.
+// Most rows that a group of threads norms at once: one in narrow blocks, and one of wide rows,
+// which fill registers.
 template <class Shape>
 inline constexpr int kNormedAtOnce =
     Shape::kWarps == Wide::kWarps && NormedRow::kVectors <= 2 ? 4 : 1;
@@ -25,7 +25,7 @@ struct NormedStorage {
   }
 };
 
-// Most rows that fit every shape.
+// Most rows for which the shared memory of every shape suffices.
 __host__ __device__ constexpr int normed_rows_max() {
   const auto fit = [](int rows) {
     const int narrow = rows < kNarrowRowsMax ? rows : kNarrowRowsMax;
@@ -37,7 +37,7 @@ __host__ __device__ constexpr int normed_rows_max() {
   return rows;
 }
 
-// Rows that are one after the other in memory.
+// Rows that are adjacent in memory.
 struct RowsIn {
   const float* first;
 
@@ -46,7 +46,7 @@ struct RowsIn {
   }
 };
 
-// Rows in a list; null: the first rows.
+// Rows whose numbers are in `list`, or the first rows if `list` is null.
 struct ListedRows {
   const float* first;
   const unsigned* list;

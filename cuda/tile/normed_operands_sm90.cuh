@@ -28,7 +28,7 @@ struct NormedOperands {
 
 inline constexpr int kNormBytes = operand_bytes(kOperandRows, target::HIDDEN);
 
-// Most rows that are normed one a block.
+// Most rows of which each is normed by a block of its own.
 inline constexpr int kFewNormsMax = 2 * target::SMS;
 
 extern __shared__ __align__(128) unsigned char norm_shared[];
@@ -42,8 +42,8 @@ __device__ inline void put(const Operands<kStorage>& to, int row, int vector,
   *reinterpret_cast<unsigned*>(first + 128) = pack(part.z, part.w);
 }
 
-// Writes a block's eight rows, one a warp, from shared memory: columns of eight rows are neighbours
-// in operands, and a line together.
+// Writes a block's eight rows, one a warp, from shared memory: eight columns of all the rows are
+// one line of operands.
 template <Storage kStorage>
 __device__ inline void put(const Operands<kStorage>& to, OperandNormRow& row) {
   __syncthreads();  // the rows before have been copied
@@ -51,7 +51,7 @@ __device__ inline void put(const Operands<kStorage>& to, OperandNormRow& row) {
   row.for_each_vector([&](int vector, const float4& part) {
     put(staged, threadIdx.x / kWarpLanes, vector, part);
   });
-  __syncthreads();  // all rows are there
+  __syncthreads();  // all rows are staged
   constexpr int kBlockVectors = Operands<kStorage>::kBytes / 16;
   for (int vector = threadIdx.x; vector < kNormBytes / 16; vector += kRoundThreads) {
     const size_t block = static_cast<size_t>(vector / kBlockVectors) * to.groups + blockIdx.x;

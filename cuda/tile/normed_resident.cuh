@@ -1,4 +1,4 @@
-// Rows that all blocks of a grid hold: the first blocks norm one each into F16, for all.
+// Normed rows that all blocks of a grid hold: the first blocks norm a row each into F16 for all.
 #pragma once
 
 #include "tile/resident.cuh"
@@ -10,10 +10,10 @@ namespace atlas::tile {
 // Destination of normed rows.
 struct ResidentRows {
   f16* x;             // (rows, HIDDEN)
-  unsigned* arrived;  // blocks that have normed their row; zero before and after
+  unsigned* arrived;  // blocks that have normed their row; zero before and after a launch
 };
 
-// Norms a row into `to` from element `at` on, and into `x` as well unless that is null.
+// Norms a row into `to` from element `at` on, and into `x` as well unless `x` is null.
 __device__ inline void norm_rounded(const float* from, const NormedRow& gain, f16* to, float* x,
                                     size_t at, NormedRow::SharedStorage& shared) {
   NormedRow row;
@@ -23,7 +23,7 @@ __device__ inline void norm_rounded(const float* from, const NormedRow& gain, f1
   if (x != nullptr) row.store(x + at);
 }
 
-// Norms rows, one a block, into `x` as well unless that is null, and waits until all rows are
+// Norms rows, one a block, into `x` as well unless `x` is null, and waits until all rows are
 // normed. `from(r)` is row r.
 template <class From>
 __device__ inline Meeting norm_resident(const From& from, float* x, int rows,
@@ -50,8 +50,9 @@ __device__ inline void load_normed(Stage& stage, const ResidentRows& from, int f
   });
 }
 
-// Tiles of normed rows that a block holds, and of a block for fewer rows.
+// Tiles of normed rows that a block holds.
 inline constexpr int kResidentTiles = resident_tiles(target::HIDDEN);
+// Tiles of normed rows that a block for few rows holds.
 inline constexpr int kFewResidentTiles = few_resident_tiles(target::HIDDEN);
 
 }  // namespace atlas::tile

@@ -19,7 +19,7 @@ inline constexpr bool kLatent = A::kValueDim < A::kHeadDim;
 template <class A>
 inline constexpr int kHeadBytes =
     target::PAGE * A::kPositionBytes / (A::kKvHeads * (kLatent<A> ? 1 : 2));
-// Bytes of a head's values; they may be a part of its keys.
+// Bytes of a head's values in a page; latents are a part of the keys.
 template <class A>
 inline constexpr int kValueBytes =
     kLatent<A> ? target::PAGE * 2 * A::kValueDim : kHeadBytes<A>;

@@ -1,7 +1,7 @@
 // Writing of positions to pages of either format, and widening of FP8 pages.
 //
 // In FP8 a position of a head is E4M3 codes times one power of two, the least that keeps its
-// largest number in range. Their values are exact in bf16, so products widen them to pages of bf16.
+// largest number in range. Values of codes are exact in bf16, so products widen FP8 pages to bf16.
 // Products of few rows use the codes' bits as bf16, which are 2^-120 of the values: queries, scores
 // and weights are multiplied by powers of two instead, which is exact.
 #pragma once
@@ -16,12 +16,13 @@ namespace atlas::tile {
 
 inline constexpr int kE4m3Exponent = 8;
 inline constexpr unsigned kE4m3Mantissa = 0x600000;  // of 448, the largest number: 1.75 * 2^8
-// Smallest stored exponent, which is 127 more than the exponent. The least keeps E4M3's smallest
-// number, 2^-9, a normal bf16; the largest keeps the factor of its bits within bf16.
+// Smallest stored exponent, which is 127 more than the exponent: it keeps E4M3's smallest number,
+// 2^-9, a normal bf16.
 inline constexpr int kFp8ExponentMin = 127 - 117;
+// Largest stored exponent: it keeps the factor of the codes' bits within bf16.
 inline constexpr int kFp8ExponentMax = 127 + 7;
-// Stored exponent of a position with a number that is not within 448 * 2^7: its codes are zeros and
-// their factor is infinity, so that all of it is NaN.
+// Stored exponent of a position with a number that is not within 448 * 2^7: the position's codes
+// are zeros with an infinite factor, so that all its numbers are NaN.
 inline constexpr int kFp8ExponentNan = kFp8ExponentMax + 1;
 
 // Stored exponent for a position, from the bits of its largest magnitude.
@@ -45,7 +46,7 @@ inline constexpr int kFp8Columns = 16;
 
 // Index of a dimension's code in its strip's 16 bytes. A word has two neighbours from the strip's
 // first half in its even bytes, and the dimensions eight further in its odd bytes, so that codes of
-// a pair are 16 bits apart: loaded as stored it is an operand of keys, transposed one of values.
+// a pair are 16 bits apart: a word as stored is an operand of keys, transposed one of values.
 __device__ inline int fp8_column(int dim) {
   return dim % 8 * 2 + dim / 8 % 2;
 }
@@ -55,7 +56,7 @@ __device__ inline int fp8_at(int position, int dim) {
   return (dim / kFp8Columns * target::PAGE + position) * kFp8Columns + fp8_column(dim);
 }
 
-// Address of a head's exponents in a page.
+// Offset of a head's exponents from its codes in a page, bytes.
 template <class A>
 inline constexpr int kExponentsAt = target::PAGE * A::kHeadDim;
 
@@ -65,10 +66,11 @@ __device__ inline unsigned bits_of_fp8(unsigned word, unsigned low) {
   return (low & 0x07f007f0u) | (word & 0x80008000u);
 }
 
-// Codes in a word's even bytes, and in its odd bytes.
+// Codes in a word's even bytes, each as `bits_of_fp8` gives it.
 __device__ inline unsigned even_of_fp8(unsigned word) {
   return bits_of_fp8(word << 8, word << 4);
 }
+// Codes in a word's odd bytes, each as `bits_of_fp8` gives it.
 __device__ inline unsigned odd_of_fp8(unsigned word) { return bits_of_fp8(word, word >> 4); }
 
 // Loads the operands of 8 keys from `position` on, 32 dimensions from `dim` on, as bits of codes; a
@@ -83,7 +85,7 @@ __device__ inline void fp8_keys(unsigned (&to)[4], const unsigned char* block, i
   to[2] = even_of_fp8(codes[1]), to[3] = odd_of_fp8(codes[1]);
 }
 
-// Loads the operands of 16 values, 16 dimensions, as bits of codes.
+// Loads operands of 16 values from `position` on, 16 dimensions from `dim` on, as bits of codes.
 template <int kPositions>
 __device__ inline void fp8_values(unsigned (&to)[4], const unsigned char* block, int position,
                                   int dim) {

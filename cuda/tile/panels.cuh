@@ -27,9 +27,9 @@ namespace atlas::tile {
 
 inline constexpr int kPanelRows = 16;
 inline constexpr int kRunBytes = 64;
-// Columns that share an FP8 scale. K is a multiple of it for FP8 and NVFP4; for F16, of a run.
+// Columns that share an FP8 scale, of which K is a multiple; for F16, a multiple of kRunColumns.
 inline constexpr int kBlockColumns = 128;
-inline constexpr int kRunColumns = kRunBytes / 2;  // of F16
+inline constexpr int kRunColumns = kRunBytes / 2;  // columns of a run of F16
 inline constexpr int kSegmentsMax = 8;
 inline constexpr int kPanelWarps = 8;
 inline constexpr int kPanelThreads = kPanelWarps * kWarpLanes;
@@ -86,12 +86,14 @@ struct Matrix {
   static constexpr bool kBlockFactors = Code::kFactors == Factors::blocks;
   static constexpr bool kRowFactors =
       Code::kFactors == Factors::matrix || Code::kFactors == Factors::rows;
-  // Whether columns share one-byte scales; bytes of these for a row's group, and for a panel's.
+  // Whether columns share one-byte scales.
   static constexpr bool kScales = Code::kScaleColumns > 0;
+  // Bytes of the one-byte scales of a row in a group of columns.
   static constexpr int kRowScaleBytes = kScales ? kGroup / Code::kScaleColumns : 0;
+  // Bytes of the one-byte scales of a panel in a group of columns.
   static constexpr int kGroupScaleBytes = kPanelRows * kRowScaleBytes;
 
-  // Whether the target has matrices of this coding with `k` columns.
+  // Whether matrices of this coding may have `k` columns.
   __host__ __device__ static constexpr bool has(int k) {
     return k % (kStorage == Storage::f16 ? kRunColumns : kBlockColumns) == 0;
   }
@@ -149,8 +151,9 @@ struct Matrix {
     return of_block + group % (kBlockColumns / kGroup) * kGroupScaleBytes;
   }
 
-  // Bytes of scales that a lane has in a row's group, and number of lanes that have the same ones.
+  // Bytes of scales that a lane loads for one row and one group of columns.
   static constexpr int kLaneScaleBytes = sizeof(Scale);
+  // Adjacent lanes that load the same scales of a row and group.
   static constexpr int kAlikeLanes = kScales ? 4 * kLaneScaleBytes / kRowScaleBytes : 1;
 
   // A lane's scale in a group of columns, for row g or g + 8.
@@ -245,14 +248,14 @@ __device__ inline void load_octet(const float* from, float (&to)[8]) {
   to[4] = high.x, to[5] = high.y, to[6] = high.z, to[7] = high.w;
 }
 
-// Ways to write a result, or four neighbours: `Stores` overwrites.
+// Way to write a result, or four adjacent ones, that overwrites memory.
 struct Stores {
   template <class T>
   __device__ static void put(T& to, const T& value) {
     to = value;
   }
 };
-// Adds to memory; in one launch each element is added to once, so no order matters.
+// Way to write a result that adds to memory: a launch adds to each element once, in no order.
 struct Adds {
   template <class T>
   __device__ static void put(T& to, const T& value) {
@@ -260,8 +263,8 @@ struct Adds {
   }
 };
 
-// Destination of the results of a row that starts at `to`: of rows `at` .. `at` + 3 of the matrix,
-// which a panel has all or none of.
+// Puts a row's results for the matrix's rows `at` .. `at` + 3, of which there may be fewer, to `to`
+// from `at` on.
 template <class Put, class W>
 __device__ inline void put_quad(const W& w, float* to, int at, const float4& sums) {
   if (at >= w.n) return;
@@ -386,7 +389,7 @@ struct Flat {
       mine[g][row] = sum[t][0], mine[g][row + 1] = sum[t][1];
       mine[g + 8][row] = sum[t][2], mine[g + 8][row + 1] = sum[t][3];
     }
-    __syncthreads();  // all segments are there
+    __syncthreads();  // all segments' sums are written
     const int first = panel - panel_in_block;
     for (int item = threadIdx.x; item < panels_per_block * 8 * rows; item += kPanelThreads) {
       const int at = item % (panels_per_block * 8), row = item / (panels_per_block * 8);
@@ -403,7 +406,7 @@ struct Flat {
   }
 };
 
-// Panels of a block, of which each warp has `kPanels` or a segment.
+// Division of a matrix's panels among warps, of which each has `kPanels`.
 template <Storage kStorage, int kPanels, int kWarps = kPanelWarps>
 struct WarpPanels {
   using W = Matrix<kStorage>;
@@ -421,9 +424,9 @@ struct WarpPanels {
         first_panel(block * kBlockPanels + threadIdx.x / kWarpLanes * kPanels) {}
 };
 
-// Most rows that are multiplied from registers where weights are few; more go in tiles.
+// Most rows that are multiplied from registers where panels are few; more rows go in tiles.
 inline constexpr int kFlatRowsMax = 64;
-// Most rows not in tiles though panels fill the SMs: tiles would be half empty.
+// Most rows that are multiplied from registers where panels fill the SMs, as tiles would be sparse.
 inline constexpr int kFilledRowsMax = 32;
 
 // Whether a product of `rows` rows and `k` columns takes F16 rows: if there are more than `most`,
@@ -448,8 +451,9 @@ struct Tiled : WarpPanels<kStorage, 2, 4> {
   static constexpr int kRows = 8 * kTiles;
   static constexpr int kParts = W::Code::kOctets;  // octets of a lane's part of a group
   static constexpr int kRowOctets = W::kGroup / 8;
-  // Threads that load a row, side by side, so that they read whole sectors; octets of each.
+  // Adjacent threads that load a row together, so that whole sectors are read.
   static constexpr int kRowThreads = 2;
+  // Octets of a row that each of its threads loads.
   static constexpr int kMine = kRowOctets / kRowThreads;
   // Granularity of the number of tiles that are multiplied.
   static constexpr int kLiveStep = 2;
@@ -461,7 +465,7 @@ struct Tiled : WarpPanels<kStorage, 2, 4> {
     uint4 codes[kPanels][2][kThreads];  // of rows g, and of rows g + 8
   };
 
-  // Bytes of a block's stages: an SM of a GB10 has memory for two blocks.
+  // Bytes of a block's stages: an SM of a GB10 has space for two blocks.
   static constexpr int kStagesBytes = 48 * 1024;
   static constexpr int kStages = kStagesBytes / sizeof(Stage);
 
@@ -488,15 +492,15 @@ struct Tiled : WarpPanels<kStorage, 2, 4> {
     return first_panel < panels_of(w.n) - 1 ? w.k / W::kGroup * W::kGroupBytes : 0;
   }
 
-  // Index in a tile of row `r`'s first octet; that of quarter `q` is the exclusive or with `q`. So
-  // neither threads that read eight octets at once nor those that write have bank conflicts.
+  // Index in a tile of the octet of row `r` in quarter 0; exclusive or with `q` gives the index in
+  // quarter `q`. So neither reads of eight octets at once nor writes have bank conflicts.
   __device__ static int position(int part, int r) {
     return r / 2 * 8 + ((r % 2 * 4) ^ (r / 2 % 2 * 2) ^ (part % 2));
   }
 
-  // Loads of a thread in a stage: codes, which only lanes of its warp read, and its part of a row,
-  // whose next group is at `row`.
+  // Loads of codes by a thread in a stage; only the thread's own warp reads them.
   static constexpr int kCodes = 2 * kPanels;
+  // Loads of a thread in a stage: of codes and of octets of a row.
   static constexpr int kAsked = kCodes + kMine;
 
   __device__ void ask_codes(Stage& to, int i) const {
@@ -504,6 +508,7 @@ struct Tiled : WarpPanels<kStorage, 2, 4> {
     ptx::copy_async(&to.codes[i / 2][i % 2][threadIdx.x], from, true);
   }
 
+  // Starts a thread's load `i` of a row, whose next group of columns is at `row`.
   __device__ static void ask_row(Stage& to, const f16* row, int i) {
     const int r = threadIdx.x / kRowThreads, in_pair = threadIdx.x % kRowThreads;
     const int octet = i * kRowThreads + in_pair;
@@ -563,7 +568,7 @@ struct Tiled : WarpPanels<kStorage, 2, 4> {
 #pragma unroll
       for (int i = 0; i < kTogether; ++i) {
         ptx::copy_async_wait<kStages - 2>();
-        __syncthreads();  // the stage is there, and that before it is read
+        __syncthreads();  // this stage is written, and the one before has been read
         const bool asks = first + i + kStages - 1 < groups;
         auto& ahead = shared.stages[now == 0 ? kStages - 1 : now - 1];
         const auto ask = [&](int i) {

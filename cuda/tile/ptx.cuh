@@ -255,14 +255,14 @@ __device__ inline void add(float4* to, const float4& value) {
                : "memory");
 }
 
-// Writes a number that other blocks poll, or polls one, past the first-level cache. No other
-// accesses are ordered by it.
+// Writes a number that other blocks poll, past the first-level cache; no other access is ordered.
 __device__ inline void store_relaxed(float* to, float value) {
   asm volatile("st.relaxed.gpu.global.f32 [%0], %1;" ::"l"(to), "f"(value) : "memory");
 }
 __device__ inline void store_relaxed(unsigned* to, unsigned value) {
   asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
 }
+// Reads a number that other blocks write, past the first-level cache; no other access is ordered.
 __device__ inline unsigned load_relaxed(const unsigned* from) {
   unsigned value;
   asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
@@ -297,8 +297,8 @@ __device__ inline unsigned load_acquire(const unsigned* from) {
   return value;
 }
 
-// Barrier number `kId`, from 1 on, for `kThreads` of a block, whole warps. For a number unknown to
-// the compiler it would reserve all barriers of a block, and an SM would hold fewer blocks.
+// Barrier number `kId`, from 1 on, for `kThreads` of a block, whole warps. A number unknown to the
+// compiler would reserve all barriers of a block, and an SM would hold fewer blocks.
 template <int kId, int kThreads>
 __device__ inline void barrier_sync() {
   asm volatile("barrier.sync %0, %1;" ::"n"(kId), "n"(kThreads) : "memory");

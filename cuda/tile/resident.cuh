@@ -13,7 +13,7 @@ namespace atlas::tile {
 // Shape of a block that fills an SM: rows take its registers, weights its shared memory.
 using ResidentShape = Shape<8, kLargeSm ? 8 : 3, 2048>;
 
-// Most rows of a grid; more are faster in tiles.
+// Most rows that a grid holds in registers; more rows are faster in tiles.
 inline constexpr int kResidentRowsMax = 64;
 
 // Most registers of a thread for rows.
@@ -34,20 +34,21 @@ __host__ __device__ constexpr bool fits_registers(int k) {
   return k / segments(k) / kPairColumns * 4 <= kResidentRegisters;
 }
 
-// Tiles of `resident_rows`, and of a block for fewer rows.
+// Tiles of 8 rows in `held_rows(k)`.
 __host__ __device__ constexpr int resident_tiles(int k) { return resident_rows(k) / kTileRows; }
+// Tiles of 8 rows of a block for few rows.
 __host__ __device__ constexpr int few_resident_tiles(int k) {
   return resident_tiles(k) > 2 ? 2 : resident_tiles(k);
 }
 
-// Sums of two rounds, on their way from warps to the block.
+// Sums of two waves of panels, which warps leave for the block's threads to add.
 template <int kRows>
 struct ResidentSums {
   // Pitch by which eight lanes' rows of weights and four lanes' rows are in different banks.
   static constexpr int kPitch = kPanelRows + 4;
 
-  alignas(16) float sum[2][ResidentShape::kWarps][kRows][kPitch];  // (round, warp, row, panel row)
-  unsigned long long there;  // barrier: a round's sums of all warps
+  alignas(16) float sum[2][ResidentShape::kWarps][kRows][kPitch];  // (wave % 2, warp, row, n)
+  unsigned long long there;  // mbarrier: all warps' sums of a wave are written
 };
 
 template <int kRows>
@@ -98,7 +99,7 @@ struct Resident : Stream<kStorage, kK, kTiles, ResidentShape, At> {
     }
   }
 
-  // Runs all panels. A round's sums are added while the next one's weights are multiplied.
+  // Multiplies all panels, in waves; sums of a wave are added while the next wave is multiplied.
   template <class Sink>
   __device__ void run(int rows, Sums& sums, const Sink& sink) {
     if (threadIdx.x == 0) {
@@ -151,9 +152,9 @@ struct Resident : Stream<kStorage, kK, kTiles, ResidentShape, At> {
     }
   }
 
-  // Adds up the segments of the panels from `first` on, in order, after all warps have written
-  // them: one half of the block after one round, the other half after the next. A warp overwrites a
-  // round's sums only after it has seen all others' sums of the next round.
+  // Adds up the segments of a wave's panels, from `first` on, in order, after all warps have
+  // written the sums: one half of the block for even waves, the other half for odd ones. A warp
+  // overwrites a wave's sums only after it has seen all warps' sums of the next wave.
   template <class Sink>
   __device__ void add_segments(int first, int round, int rows, Sums& sums, const Sink& sink) const {
     constexpr int kRows = kTiles * kTileRows, kHalf = ResidentShape::kThreads / 2;

@@ -10,7 +10,7 @@
 
 namespace atlas::tile {
 
-// Most rows of a product that does not norm them; more are faster in tiles.
+// Most rows of a product without a norm; more rows are faster in tiles.
 inline constexpr int kSplitRowsMax = 64;
 
 inline constexpr int kSplitWarps = 8;
@@ -21,21 +21,24 @@ template <Storage kStorage, int kK, int kPanels, int kRowTiles>
 struct Split {
   using W = Matrix<kStorage>;
   static constexpr int kRows = kRowTiles * kTileRows;
-  static constexpr int kSegments = segments(kK);  // and blocks of a cluster
+  static constexpr int kSegments = segments(kK);  // of K, each in a block of the cluster
   static constexpr int kColumns = kK / kSegments;
   static constexpr int kGroups = kColumns / W::kGroup;
   static constexpr int kBlocks = kColumns / kBlockColumns;
-  // Panels and tiles of rows of a warp, so that each operand that is read is used for several.
+  // Panels of a warp: two where possible, so that an operand of rows is read once for both.
   static constexpr int kWarpPanels = kPanels > 1 && kRowTiles > 1 ? 2 : 1;
+  // Warps with the same rows and different panels.
   static constexpr int kAcross = kPanels / kWarpPanels;
   static constexpr int kWarpRows = kSplitWarps / kAcross;
+  // Warps with the same panels and different rows, at most kWarpRows.
   static constexpr int kDown = kRowTiles < kWarpRows ? kRowTiles : kWarpRows;
   static constexpr int kTiles = kRowTiles / kDown;
 
   static constexpr int kPanelBytes = kGroups * W::kGroupBytes;
   static constexpr int kScaleBytes = kBlocks * W::kBlockScaleBytes;
-  // Pitch of operands and of sums, padded so that a warp's rows are in different banks.
+  // Pitch of operands, padded so that a warp's rows are in different banks.
   static constexpr int kPitch = kColumns + (kStorage == Storage::f16 ? 32 : 8);
+  // Pitch of sums, padded so that a warp's rows are in different banks.
   static constexpr int kSumPitch = kPanelRows + 4;
 
   struct SharedStorage {
@@ -50,7 +53,7 @@ struct Split {
 
   SharedStorage& shared;
   W w;
-  int first;  // panel of the cluster
+  int first;  // first panel of the cluster
   int segment;
 
   __device__ Split(SharedStorage& shared, const W& w)
@@ -126,14 +129,14 @@ struct Split {
     float sum[kWarpPanels][kTiles][4] = {};
     const int warp = threadIdx.x / kWarpLanes;
     const bool has_part = warp < kAcross * kDown;
-    __syncthreads();  // rows and scales are there
+    __syncthreads();  // rows and scales are written
     ptx::mbarrier_wait(&shared.full, 0);
     if (has_part) multiply(warp / kDown * kWarpPanels, warp % kDown * kTiles, sum);
-    __syncthreads();  // the rows are read
+    __syncthreads();  // the rows have been read: sums take their memory
     if (has_part) put_sums(warp / kDown * kWarpPanels, warp % kDown * kTiles, sum);
-    ptx::cluster_sync();  // all segments are there
+    ptx::cluster_sync();  // all segments' sums are written
     add_segments(rows, sink);
-    ptx::cluster_sync();  // they have been read
+    ptx::cluster_sync();  // the sums have been read
   }
 
   __device__ void multiply(int panel, int tile, float (&sum)[kWarpPanels][kTiles][4]) const {

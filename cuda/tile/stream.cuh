@@ -11,7 +11,7 @@ namespace atlas::tile {
 // Rows of a tile: an instruction's N.
 inline constexpr int kTileRows = 8;
 
-// Whether an SM has memory for a large ring beside that of the next kernel.
+// Whether a large ring fits an SM beside the ring of the next kernel.
 inline constexpr bool kLargeSm = target::SHARED_BYTES_PER_BLOCK >= 128 * 1024;
 
 // Shape of a block: warps; pieces of weights that each warp has in flight or in use; and bytes of
@@ -34,7 +34,7 @@ using Wide = Shape<kLargeSm ? 16 : 8, kLargeSm ? 3 : 2, kLargeSm ? 2048 : 1024>;
 using Narrow = Shape<kLargeSm ? 8 : 16, kLargeSm ? 6 : 2, 2048>;
 inline constexpr int kNarrowRowsMax = kLargeSm ? kTileRows : 1;
 
-// A shape with one slot less in each ring, which leaves memory for long rows.
+// A shape with one slot less in each ring, which leaves shared memory for long rows.
 template <class Of>
 using Shorter = Shape<Of::kWarps, Of::kSlots - 1, Of::kPieceBytes>;
 
@@ -51,8 +51,8 @@ constexpr bool wants_whole(int panels) {
   return !kLargeSm && panels >= kManyPanels * Shape::kWarps * target::SMS;
 }
 
-// Most blocks of FP8 scales in a segment of streamed products that norm no rows: they are copied in
-// pairs, and an odd number, or many, take a register that these kernels lack.
+// Most blocks of FP8 scales in a segment of streamed products without a norm: scales are copied in
+// pairs, and an odd number of blocks, or more, takes a register that these kernels lack.
 inline constexpr int kScaledBlocksMax = 8;
 constexpr bool streams(Storage storage, int k) {
   const int blocks = k / segments(k) / kBlockColumns;  // of a segment
@@ -60,7 +60,7 @@ constexpr bool streams(Storage storage, int k) {
   return blocks % 2 == 0 && blocks <= kScaledBlocksMax;
 }
 
-// Whether so many FP8 scales leave Wide on a large SM no register for its third slot.
+// Whether a segment's FP8 scales leave Wide on a large SM no register for its third slot.
 constexpr bool is_tight(Storage storage, int k) {
   return kLargeSm && has_blocks(storage) &&
          k / segments(k) / kBlockColumns == kScaledBlocksMax;
@@ -86,11 +86,11 @@ struct Unit {
 };
 
 // Rows as operands in the order of lanes, padded so that eight rows are in different banks; and the
-// sums of two rounds on their way from warps to the block.
+// sums of two waves of units, which warps leave for the block to add.
 template <class Shape>
 struct StagedRows {
   f16* x;          // (rows, pitch)
-  float* partial;  // (round, warp, panel row, row)
+  float* partial;  // (wave % 2, warp, panel row, row)
   int pitch;
   int rows;
 
@@ -104,7 +104,7 @@ struct StagedRows {
     return static_cast<unsigned>(rows * pitch_of(k) * sizeof(f16)) + partial_bytes(rows);
   }
 
-  // Staging for `rows` rows of `k` columns in memory that suffices for them.
+  // Staging for `rows` rows of `k` columns in `bytes(rows, k)` bytes of memory.
   __device__ static StagedRows at(unsigned char* memory, int rows, int k) {
     auto* x = reinterpret_cast<f16*>(memory + partial_bytes(rows));
     return {x, reinterpret_cast<float*>(memory), pitch_of(k), rows};
@@ -153,13 +153,13 @@ __host__ __device__ constexpr int staged_rows(int k, int most) {
   return most;
 }
 
-// Blocks on an SM for which registers are left. A small SM's memory does not fit a second block
-// of Narrow.
+// Blocks of a shape for which an SM's registers must suffice. A small SM's shared memory holds no
+// second block of Narrow.
 template <class Shape>
 inline constexpr int kResidentBlocks = Shape::kWarps != Narrow::kWarps ? 2 : kLargeSm ? 3 : 1;
 
 // Product of staged rows with `count` units, which are panels of matrices with kK columns. A
-// block's warps take `kAtOnce` units in a round: a warp per segment and panel, or with `kWhole` per
+// block's warps take waves of `kAtOnce` units: a warp per segment and panel, or with `kWhole` per
 // panel. `at(unit)` gives the unit's panel and matrix. `sink(unit, g, row, low, high)` takes the
 // sums of the panel's rows g and g + 8.
 //
@@ -179,9 +179,11 @@ struct Stream {
   // Segments of a panel that one warp has, side by side.
   static constexpr int kOwnSegments = kWhole ? kSegments : 1;
   static constexpr int kAtOnce = Shape::kWarps * kOwnSegments / kSegments;
-  // Groups of a segment; groups and whole segments that a slot has space for.
+  // Groups of columns of a segment.
   static constexpr int kGroups = kK / kSegments / W::kGroup;
+  // Groups of columns that a slot holds.
   static constexpr int kCapacity = Shape::kPieceBytes / W::kGroupBytes;
+  // Whole segments that a slot holds.
   static constexpr int kFit =
       kCapacity / kGroups < kOwnSegments ? kCapacity / kGroups : kOwnSegments;
   // Segments of a piece: one or a part of one, or several where sums are no chains.
@@ -189,8 +191,9 @@ struct Stream {
   static constexpr int kPieceGroups =
       kCapacity < kPieceSegments * kGroups ? kCapacity : kPieceSegments * kGroups;
   static constexpr int kPieceColumns = kPieceGroups * W::kGroup;
-  // Pieces of the segments that a piece may span, and of all that a warp has of a panel.
+  // Pieces of `kPieceSegments` segments.
   static constexpr int kPieces = (kPieceSegments * kGroups + kPieceGroups - 1) / kPieceGroups;
+  // Pieces of all segments that a warp has of a panel.
   static constexpr int kOwnPieces = kOwnSegments / kPieceSegments * kPieces;
   // Groups of the last piece of a segment, which may be shorter.
   static constexpr int kLastGroups = kPieceSegments * kGroups - (kPieces - 1) * kPieceGroups;
@@ -201,18 +204,20 @@ struct Stream {
   static_assert(!W::kBlockFactors || (kAlike && kBlockColumns % kPieceColumns == 0),
                 "a piece has one scale");
 
-  // Groups of a piece, and of the pieces before it in its segment.
+  // Groups of columns of a piece.
   __device__ static constexpr int groups_of(int piece) {
     return kAlike || (piece + 1) % kPieces != 0 ? kPieceGroups : kLastGroups;
   }
+  // Groups of columns of a warp's pieces of a panel before `piece`.
   __device__ static constexpr int groups_before(int piece) {
     return kAlike ? piece * kPieceGroups
                   : piece / kPieces * kGroups + piece % kPieces * kPieceGroups;
   }
-  // Blocks of columns that a warp has of a panel. Scales come with each piece; factors of all
-  // blocks come with the first, as a bulk copy has at least two of them.
+  // Blocks of columns that a warp has of a panel.
   static constexpr int kBlocks = kOwnSegments * kGroups * W::kGroup / kBlockColumns;
+  // Blocks whose factors come with a panel's first piece: a bulk copy has at least two factors.
   static constexpr int kCopiedBlocks = (kBlocks + 1) / 2 * 2;
+  // Bytes of the scales that come with each piece, or of all factors.
   static constexpr int kCopiedScales = W::kScales ? kPieceGroups * W::kGroupScaleBytes
                                                   : kCopiedBlocks * W::kBlockScaleBytes;
   static_assert(kCopiedScales <= Shape::kScaleBytes, "a slot has space for the scales");
@@ -227,7 +232,7 @@ struct Stream {
   int ahead_unit, ahead_piece = 0;
   const unsigned char* ahead_codes = nullptr;
   const unsigned char* ahead_scales = nullptr;  // of columns
-  float2 of_block{};  // FP8: scale of a block, of which each lane has one
+  float2 of_block{};  // FP8: scale of one of the blocks; each lane has another
 
   __device__ Stream(Shared& shared, const At& at, int count)
       : shared(shared),
@@ -240,7 +245,7 @@ struct Stream {
   __device__ static int lane() { return threadIdx.x % kWarpLanes; }
   __device__ static int warp() { return threadIdx.x / kWarpLanes; }
 
-  // Requests the next piece of this warp, if there is one.
+  // Requests the next piece of this warp, if there is one, into slot `into`.
   __device__ void ask(int into) {
     if (ahead_unit >= count) return;
     const unsigned char* scales = ahead_scales;
@@ -281,7 +286,7 @@ struct Stream {
     __syncwarp();  // the barriers are initialised
   }
 
-  // Fills the slots from `first` on; reads weights alone, before the wait for other kernels.
+  // Fills the slots from `first` on; only weights are read, so kernels may call before their wait.
   __device__ void ask_first(int first = 0) {
 #pragma unroll 1
     for (int i = first; i < Shape::kSlots; ++i) ask(i);
@@ -325,12 +330,12 @@ struct Stream {
     return W::fragment(from.codes + group * W::kGroupBytes, scales);
   }
 
-  // Waits for a piece; `first`: it is the warp's first one of a panel.
+  // Waits for a piece; `first`: whether the piece is the warp's first one of a panel.
   __device__ const Slot& await(bool first) {
     const Slot& from = shared.ring[warp()][slot];
     ptx::mbarrier_wait(&shared.full[warp()][slot], parity);
     if (W::kBlockFactors && first) {
-      // Segments with an odd number of blocks begin in turn at the first and second copied block.
+      // Odd numbers of blocks: segments begin alternately at the first and second copied block.
       const int block = (kBlocks > 1 ? lane() % kBlocks : 0) + kBlocks % 2 * (segment % 2);
       of_block = reinterpret_cast<const float2*>(from.scales)[block];
     }
@@ -454,8 +459,8 @@ struct Stream {
     Affine low, high;
   };
 
-  // Factors and biases of this thread's sums in `finish`, loaded before they are needed. All of
-  // them are of one panel, since threads are divided among a round's panels; finding it takes time.
+  // Factors and biases of this thread's sums in `finish`, loaded before they are needed. All of a
+  // thread's sums in a wave are of one panel; finding the panel takes time.
   __device__ Affines affines(int first) const {
     if constexpr (!W::kRowFactors && !target::BIASED) return {{1.0f, 0.0f}, {1.0f, 0.0f}};
     // Threads without a sum load those of another thread: no warp divides for them.
@@ -466,7 +471,7 @@ struct Stream {
     return {w.affine(row), w.affine(row + 8)};
   }
 
-  // Adds up the segments of a round's panels, in order.
+  // Adds up the segments of a wave's panels, in order.
   template <class Sink>
   __device__ void finish(int first, int odd_round, const Rows& rows, const Affines& of,
                          const float (&sum)[kTiles][4], Sink& sink) const {
@@ -481,7 +486,7 @@ struct Stream {
         if (row < rows.rows) own[row] = sum[t][odd], own[8 * pitch + row] = sum[t][odd + 2];
       }
     }
-    __syncthreads();  // all segments are there; the other round's were read before
+    __syncthreads();  // all segments' sums are written; the wave before's have been read
 #pragma unroll 1
     for (int item = threadIdx.x; item < kAtOnce * 8 * rows.rows; item += Shape::kThreads) {
       const int r = item % 8, panel = item / 8 % kAtOnce, row = item / (8 * kAtOnce);

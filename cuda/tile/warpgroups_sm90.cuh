@@ -42,9 +42,9 @@ __host__ __device__ constexpr size_t operand_bytes(int rows, int k) {
 template <Storage kStorage>
 struct Operands {
   using W = Matrix<kStorage>;
-  // Columns of a block of operands; and bytes of eight rows of them. F16 is copied in shorter
-  // steps, more of which are in flight.
+  // Columns of a block of operands. F16 is copied in shorter steps, more of which are in flight.
   static constexpr int kColumns = kStorage == Storage::f16 ? 64 : kBlockColumns;
+  // Bytes of eight rows of a block of operands.
   static constexpr int kBytes = kOperandRows * kColumns * 2;
 
   unsigned char* base;
@@ -64,19 +64,21 @@ struct Operands {
   }
 };
 
-// Threads of a block that rounds rows to operands: eight rows by 512 columns.
+// Threads of a block that rounds eight rows to operands.
 inline constexpr int kRoundThreads = 256;
+// Columns of the rows that a block rounds to operands.
 inline constexpr int kRoundColumns = 512;
 
 __host__ __device__ constexpr unsigned round_parts(int k) {
   return (k + kRoundColumns - 1) / kRoundColumns;
 }
 
-// Loads four columns of an F32 row; and rounds them to operands.
+// Loads four columns of an F32 row.
 __device__ inline float4 part_of(const float* row, int vector) {
   return reinterpret_cast<const float4*>(row)[vector];
 }
 
+// Rounds four columns to operands.
 __device__ inline uint2 rounded(const float4& part) { return pack_vector(part); }
 
 // Loads operands from a row that is already F16.
@@ -137,15 +139,17 @@ struct WarpgroupTile {
   const unsigned char* operands;  // of the tile's first row
   int groups;                     // of eight rows, of all operands
   int rows;
-  void* out;                    // of the tile's first row, as its sink takes it
-  const unsigned char* beside;  // matrix of the second half of the panels, where tiles are of two
+  void* out;                    // of the tile's first row, in the sink's type
+  const unsigned char* beside;  // matrix of half of the panels, in tiles of two matrices
 };
 
-// Warpgroups that multiply; panels of a tile.
+// Warpgroups that multiply.
 inline constexpr int kConsumers = 2;
+// Panels of a tile, one for each multiplying warp.
 inline constexpr int kTilePanels = 4 * kConsumers;
-// Most rows of a tile; and most where sums leave registers for nothing else.
+// Most rows of a tile.
 inline constexpr int kTileRowsMax = 128;
+// Most rows of a tile where sums leave registers for nothing else.
 inline constexpr int kWideRowsMax = 192;
 // Warps that fetch; one more announces tiles.
 inline constexpr int kFetchers = 3;
@@ -159,7 +163,7 @@ inline constexpr int kLateRowsMin = 4096;
 
 inline bool starts_early(int rows) { return rows < kLateRowsMin; }
 
-// Tiles of panels that cover `n` weights.
+// Tiles of panels that cover `n` rows of weights.
 __host__ __device__ constexpr int panel_tiles(int n) {
   return (panels_of(n) + kTilePanels - 1) / kTilePanels;
 }
@@ -188,7 +192,7 @@ inline constexpr int kGroupTiles = 8;
 struct TileOrder {
   int across;     // tiles of panels
   int down;       // tiles of rows
-  Divisor group;  // tiles of `kGroupTiles` tiles of rows
+  Divisor group;  // tiles in a group of `kGroupTiles` tiles of rows
 
   __host__ TileOrder(unsigned across, unsigned down)
       : across(static_cast<int>(across)),
@@ -261,8 +265,9 @@ __host__ constexpr unsigned cluster_blocks(unsigned tiles, int parts) {
   return (tiles < clusters ? tiles : clusters) * parts;
 }
 
-// Barriers: of both multiplying warpgroups together, and of each; 1 and 2 alternate between them.
+// Named barrier of both multiplying warpgroups; barriers 1 and 2 make them alternate.
 inline constexpr int kConsumersBarrier = 3;
+// First of the named barriers that a multiplying warpgroup has for itself.
 inline constexpr int kWarpgroupBarriers = 4;
 
 // Buffers for operands to be written, `kOctets` octets of columns from each panel: two, one filled
@@ -276,9 +281,9 @@ struct OutStorage {
 // Placeholder for results that go to memory from registers.
 struct NoOutStorage {};
 
-// Most rows of a tile if a cluster has several tiles: sums of two tiles fit. With half of
-// these there is more memory for steps.
+// Most rows of a tile if a cluster has several tiles: sums of two tiles fit.
 inline constexpr int kBufferedRowsMax = 64;
+// Most rows of tiles in clusters that leave memory for more steps.
 inline constexpr int kFewBufferedRowsMax = 32;
 
 // A segment's sums, (rows, weights), of a tile and of the tile before, which are being added;
@@ -289,7 +294,7 @@ struct SegmentStorage {
   static constexpr unsigned kBuffers = kRows <= kBufferedRowsMax ? 2 : 1;
   float sums[kBuffers][kRows][kWeights + 4];
   WarpgroupTile tile[kBuffers];
-  unsigned long long there[kBuffers];  // barrier: the segments of all blocks
+  unsigned long long there[kBuffers];  // mbarrier: all blocks' segments are written
 };
 
 // A multiplying thread's view of one of the two announced tiles.
@@ -311,7 +316,7 @@ struct Consumer {
   __device__ static int panel() { return thread() / kWarpLanes; }  // of the tile
   __device__ static int lane() { return thread() % kWarpLanes; }
 
-  // Factor and bias of this lane's row in the first eight, or in the others.
+  // Factor and bias of this lane's row of weights, one of the warp's first eight or of its others.
   template <bool kOthers>
   __device__ Affine affine() const {
     const int g = lane() / 4;
@@ -394,8 +399,9 @@ struct Warpgroups {
   static constexpr int kInstructions = kStep / 16;
   // Panels of one matrix in a tile.
   static constexpr int kOfMatrix = kPaired ? kTilePanels / 2 : kTilePanels;
-  // Bytes of a panel's codes in a step, and with their scales.
+  // Bytes of a panel's codes in a step.
   static constexpr int kCodeBytes = kStepGroups * W::kGroupBytes;
+  // Bytes of a panel's codes and scales in a step.
   static constexpr int kPanelBytes = kCodeBytes + kStepGroups * W::kGroupScaleBytes;
   static constexpr int kTileGroups = kRows / kOperandRows;
   static constexpr int kStageBytes = kTilePanels * kPanelBytes + kBlocks * kTileGroups * X::kBytes;
@@ -410,9 +416,9 @@ struct Warpgroups {
     alignas(16) float row_scales[kTilePanels][W::kRowFactors ? kPanelRows : 4];
     alignas(16) float biases[kTilePanels][target::BIASED ? kPanelRows : 4];
     WarpgroupTile tile;
-    unsigned long long announced;  // the tile is there
-    unsigned long long scaled;     // the scales of the tile are there
-    unsigned long long taken;      // all have read tile and scales
+    unsigned long long announced;    // the tile is there
+    unsigned long long scaled;  // the scales of the tile are there
+    unsigned long long taken;   // the multiplying warps have read tile and scales
   };
 
   // Most stages of steps in flight: more would not hide more of memory's latency.
@@ -425,8 +431,9 @@ struct Warpgroups {
   // E2M1, whose decoding is long, while registers suffice.
   static constexpr int kAheadRows = kThreeSums || kStorage == Storage::f16 ? 64 : kTileRowsMax;
 
-  // Registers of a fetching and a multiplying thread. Sums of small tiles take few.
+  // Registers of a fetching thread; sums of small tiles leave more.
   static constexpr int kFetcherRegisters = kRows <= kBufferedRowsMax ? 88 : 24;
+  // Registers of a multiplying thread; sums of small tiles take fewer.
   static constexpr int kConsumerRegisters = kRows <= kBufferedRowsMax ? 208 : 240;
 
   struct SharedStorage {
@@ -505,23 +512,24 @@ struct Warpgroups {
       if constexpr (kParts == 1) ptx::copy_out_wait();
       if (beside) ptx::griddepcontrol_wait();
     }
-    if constexpr (kParts > 1) ptx::cluster_sync();  // nobody reads or arrives here any more
+    if constexpr (kParts > 1) ptx::cluster_sync();  // no block reads or arrives here any more
   }
 
-  // Waits for the kernels before this one unless it runs beside one, and lets the next one start.
+  // Waits for the kernels before this one unless `beside`, and lets the next one start.
   __device__ static void follow(bool beside) {
     if (!beside) ptx::griddepcontrol_wait();
     ptx::griddepcontrol_launch_dependents();
   }
 
-  // Waits until all warps have taken a tile, and signals the cluster's blocks that its segment is
-  // there. A thread that has added to memory would first wait for its additions.
+  // Waits until all warps have taken a tile, and tells the cluster's blocks that this block's
+  // segment is there. The announcing warp calls: a thread that has added to memory would first wait
+  // for its additions.
   __device__ void hand_over(unsigned number) const {
     ptx::mbarrier_wait(&known(number).taken, parity_of(number));
     if (lane() < kParts) ptx::cluster_arrive(&shared.out.there[number % Out::kBuffers], lane());
   }
 
-  // Sums over all segments, in order, of four neighbouring weights: `mine` are this block's.
+  // Sums over all segments, in order, of four neighbouring weights; `mine` is at this block's sums.
   __device__ static float4 joined(const float* mine) {
     float4 part[kParts], total{};
 #pragma unroll
@@ -534,10 +542,10 @@ struct Warpgroups {
     return total;
   }
 
-  // Adds up this block's share of a tile's segments, after all blocks of the cluster have made
+  // Adds up this block's share of a tile's segments, after all blocks of the cluster have written
   // them. `sink.join(tile, row, weight, sums)` takes the sums of four neighbouring weights, of a
-  // pair of matrices those of both. A tile's sums overwrite those of the tile two before: these
-  // were added once all blocks have made the tile between.
+  // pair of matrices those of both. A tile's sums overwrite those of the tile two before, which
+  // every block has added before it hands over the tile between.
   template <class Sink>
   __device__ void join(unsigned number, const Sink& sink) const {
     const unsigned buffer = number % Out::kBuffers;
@@ -550,7 +558,7 @@ struct Warpgroups {
       const int row = item / kQuads, weight = item % kQuads * 4;
       const float* mine = shared.out.sums[buffer][row];
       if constexpr (kPaired) {
-        mine += weight / 8 * kPanelRows + weight % 8;  // a warp's eight of one, then of the other
+        mine += weight / 8 * kPanelRows + weight % 8;  // a warp has eight weights of each matrix
         sink.join(tile, row, weight, joined(mine), joined(mine + 8));
       } else {
         sink.join(tile, row, weight, joined(mine + weight));
@@ -639,7 +647,7 @@ struct Warpgroups {
       } else {
         consume<8>(number, sink);
       }
-      __syncwarp();  // all lanes have read what is known
+      __syncwarp();  // all lanes have read the announced tile
       asm volatile("" : "+r"(number));
       if (lane() == 0) ptx::mbarrier_arrive(&known(number).taken);
     }
@@ -651,13 +659,13 @@ struct Warpgroups {
     return {panel < kOfMatrix ? tile.weights : tile.beside, tile.n, kK};
   }
 
-  // Number of a tile's panel in its matrix: the last one's beyond it, with sums dropped.
+  // Number of a tile's panel in its matrix; panels after the last one repeat it, sums dropped.
   __device__ static int panel_of(const WarpgroupTile& tile, int panel) {
     return min(tile.panel + panel % kOfMatrix, panels_of(tile.n) - 1);
   }
 
-  // Panel in the tile, and half of it, of this warp's first eight rows of weights, or of its
-  // others.
+  // Panel in the tile, and half of that panel, with this warp's first eight rows of weights, or
+  // with its other eight.
   __device__ static int2 rows_at(int others) {
     const int warp = Warpgroups::warp() - 4;
     if constexpr (kPaired) return {warp / 2 + others * kOfMatrix, warp % 2};
@@ -694,7 +702,7 @@ struct Warpgroups {
     }
   }
 
-  // Starts a copy of part of a panel; outside of clusters, other blocks read it too.
+  // Starts a copy of a part of a panel, which other blocks read too unless in clusters.
   __device__ void ask_panel(unsigned char* to, const unsigned char* from, unsigned bytes) const {
     if constexpr (kParts > 1) {
       ptx::copy_bulk(to, from, bytes, &shared.full[slot]);
@@ -838,7 +846,7 @@ struct Warpgroups {
     free(used);
   }
 
-  // Moves a step's sums times their scale to those of a segment: as the first, or added.
+  // Adds a step's sums, times their scale, to a segment's, or makes them the segment's first.
   template <int kCount>
   __device__ static void add_step(float (&sum)[kCount], const float (&step)[kCount], float2 scale,
                                   bool first) {
@@ -878,7 +886,7 @@ struct Warpgroups {
       }
     };
     // Operands in registers alternate. If segments have few steps, a power of two, the compiler
-    // knows which ones a step has.
+    // knows which operands a step has.
     constexpr bool kKnown = kSegmentSteps <= 8 && (kSegmentSteps & (kSegmentSteps - 1)) == 0;
     constexpr int kUnrolled = kSteps == 1 ? 1 : kKnown && kSegmentSteps > 2 ? kSegmentSteps : 2;
     static_assert(!kKnown || kSteps % kUnrolled == 0, "unrolled steps are whole segments");

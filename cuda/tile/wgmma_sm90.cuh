@@ -16,7 +16,7 @@ inline constexpr int kRows = 64;
 inline constexpr int kBlockColumns = 64;
 inline constexpr int kGroupBytes = 8 * 128;  // eight rows of a block
 
-// Index of element (row, column) in an operand of `rows` rows; columns in eights.
+// Index of the eight columns with `column` in row `row` of an operand of `rows` rows.
 __device__ inline int vector_at(int rows, int row, int column) {
   const int block = column / kBlockColumns, vector = column % kBlockColumns / 8;
   return block * rows * kBlockColumns + row * kBlockColumns + (vector ^ (row % 8)) * 8;

@@ -96,7 +96,7 @@ impl<T: Element> DeviceBuf<T> {
         check("cuMemsetD8Async", set)
     }
 
-    /// Copies `from` to the elements from `start` on, in stream order, and waits for it.
+    /// Copies `from` to the elements from `start` on, in stream order, and waits for the copy.
     ///
     /// # Errors
     /// The call that failed.
@@ -112,7 +112,7 @@ impl<T: Element> DeviceBuf<T> {
         stream.synchronize()
     }
 
-    /// Copies the elements from `start` on to `to`, in stream order, and waits for it.
+    /// Copies the elements from `start` on to `to`, in stream order, and waits for the copy.
     ///
     /// # Errors
     /// The call that failed, or the first error of earlier work in the stream.

@@ -88,8 +88,8 @@ impl Drop for Partition {
 /// A resource of at least `sms` multiprocessors of the device: the driver separates whole clusters.
 fn split(device: sys::CUdevice, sms: u32) -> Result<sys::CUdevResource, CudaError> {
     let (mut all, mut part, mut rest, mut parts) = (nothing(), nothing(), nothing(), 1);
-    // SAFETY: the first call writes one resource; the second reads it, writes as many parts as
-    // `parts` says, the number of those that there are, and what remains.
+    // SAFETY: the first call writes one resource; the second reads that resource, and writes at
+    // most `parts` parts, their number into `parts`, and the remaining resource.
     unsafe {
         check(
             "cuDeviceGetDevResource",

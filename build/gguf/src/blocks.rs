@@ -31,7 +31,7 @@ pub enum Kind {
     Q6K,
 }
 
-/// Number of each kind in the file, and its name.
+/// Kinds with their numbers in files and their names.
 const KINDS: [(u32, Kind, &str); 9] = [
     (0, Kind::F32, "F32"),
     (1, Kind::F16, "F16"),

@@ -12,7 +12,7 @@ const PERIOD: usize = 6;
 const LOCAL_THETA: f64 = 10_000.0;
 
 impl Model {
-    /// `config.json`.
+    /// Content of `config.json`, for weights of type `element`.
     pub fn config(&self, tokens: &Tokens, element: Element) -> Value {
         match self.architecture {
             Architecture::Llama => self.llama(tokens, element),

@@ -36,7 +36,7 @@ impl Gguf<'_> {
         found.map_or_else(|| self.wrong(key, "is no whole number"), Ok)
     }
 
-    /// The number that a person would write: the shortest decimal that rounds to the one stored.
+    /// Number of a key as people write it: an F32 as the shortest decimal that rounds to it.
     pub fn decimal(&self, key: &str) -> Result<f64, GgufError> {
         match self.entry(key)?.value {
             Value::Single(number) if number.is_finite() => Ok(number

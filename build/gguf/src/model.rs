@@ -247,7 +247,7 @@ fn matrix(from: &str, to: &str, rows: usize, columns: usize) -> Wanted {
 }
 
 impl Wanted {
-    /// The tensor with rows of `heads` heads stored for a rotary embedding that rotates neighbours.
+    /// Marks rows of `heads` heads as stored for a RoPE that rotates neighbouring rows.
     fn interleaved(self, heads: usize) -> Wanted {
         Wanted {
             interleaved: Some(heads),

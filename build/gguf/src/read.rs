@@ -10,15 +10,17 @@ use super::{GgufError, fail};
 
 const MAGIC: &[u8; 4] = b"GGUF";
 const VERSIONS: [u32; 2] = [2, 3];
-/// Key of the alignment of tensors, bytes, and its value where the key is absent.
+/// Key of the alignment of tensors, bytes.
 const ALIGNMENT: &str = "general.alignment";
+/// Alignment of tensors where the key is absent, bytes.
 const ALIGNMENT_USUAL: u64 = 32;
 /// Most dimensions of a tensor.
 const DIMENSIONS_MAX: usize = 4;
 /// Deepest nesting of lists.
 const NESTING_MAX: usize = 4;
-/// Fewest bytes of a key with its value, of a tensor's description, and of an item of a list.
+/// Fewest bytes of a key with its value.
 const KEY_BYTES_LEAST: usize = 8 + 4 + 1;
+/// Fewest bytes of a tensor's description.
 const TENSOR_BYTES_LEAST: usize = 8 + 4 + 4 + 8;
 
 /// A value of the metadata.

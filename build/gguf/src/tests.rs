@@ -592,7 +592,7 @@ impl Random {
     }
 }
 
-/// Whatever a file holds, it is read or refused, and what is read becomes files or is refused.
+/// Files of any bytes are read or refused, and files that are read are converted or refused.
 #[test]
 fn no_change_of_bytes_is_a_panic() {
     let (file, scratch) = (llama().bytes(), Scratch::new("changed"));

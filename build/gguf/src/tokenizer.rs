@@ -117,7 +117,7 @@ impl Tokens {
         })
     }
 
-    /// `tokenizer.json`.
+    /// Content of `tokenizer.json`.
     pub fn definition(&self) -> Definition<'_> {
         let added = self.added.iter().map(|&(id, special)| Added {
             id,
@@ -177,7 +177,7 @@ impl Tokens {
         })
     }
 
-    /// `tokenizer_config.json`.
+    /// Content of `tokenizer_config.json`, for a model of `positions` positions.
     pub fn config(&self, positions: usize) -> Json {
         json!({
             "add_bos_token": self.kind == Kind::Pieces,
@@ -192,7 +192,7 @@ impl Tokens {
         })
     }
 
-    /// `generation_config.json`.
+    /// Content of `generation_config.json`.
     pub fn generation_config(&self) -> Json {
         json!({"bos_token_id": self.bos, "eos_token_id": self.eos, "pad_token_id": self.pad})
     }
@@ -326,7 +326,7 @@ fn special(gguf: &Gguf<'_>, name: &str, count: usize) -> Result<usize, GgufError
     }
 }
 
-/// `tokenizer.json`.
+/// Structure of `tokenizer.json`.
 #[derive(Serialize)]
 pub struct Definition<'a> {
     version: &'static str,

@@ -16,10 +16,10 @@ pub struct Tensor<'a> {
     pub shape: Vec<usize>,
     pub kind: Kind,
     pub data: &'a [u8],
-    /// Number of heads whose rows are interleaved in `data`: neighbours there are written half a
-    /// head apart. `None` where rows keep their order.
+    /// Number of heads whose rows are interleaved in `data`: neighbouring rows of `data` are
+    /// written half a head apart. `None` where rows keep their order.
     pub interleaved: Option<usize>,
-    /// Whether `data` has one added to each element, which is subtracted.
+    /// Whether one was added to each element of `data`; it is subtracted again.
     pub plus_one: bool,
 }
 

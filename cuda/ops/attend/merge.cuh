@@ -34,7 +34,7 @@ struct MergeStorage {
   static_assert(kStages > 0, "a warp has memory for a chunk");
 
   float mix[kWarps][kStages][kChunk][kMergeDims];
-  float4 factors[kWarps][kChunk];  // of the total, of the split, what the split adds to the sum
+  float4 factors[kWarps][kChunk];  // factor of the total, factor of the split, addend to the sum
 };
 
 // Splits of a tile that one block computes.
@@ -46,7 +46,7 @@ struct Share {
 
   __device__ int begin() const { return begin_of(block); }
   __device__ int end() const { return begin_of(block + 1); }
-  // Index at which the first block leaves its merged splits: that of its last one.
+  // Index of the split at which the first block leaves its merged splits: its last one.
   __device__ int first_left() const { return begin_of(1) - 1; }
 
   __device__ int begin_of(int of) const { return first + of * splits / blocks; }

@@ -32,8 +32,9 @@ struct Heads {
   static constexpr int kHeadDim = A::kHeadDim;
   static constexpr int kValueDim = A::kValueDim;
   static constexpr bool kLatent = tile::kLatent<A>;
-  // Query heads of a KV head in a block: all, or over latents as many as an instruction's M.
+  // Query heads of a KV head.
   static constexpr int kAsking = kHeads / kKvHeads;
+  // Query heads in a block: all of a KV head, or over latents as many as an instruction's M.
   static constexpr int kGroup = kLatent && kAsking > 16 ? 16 : kAsking;
   static constexpr int kGroups = kHeads / kGroup;
   static constexpr int kQuery = kHeadDim * (A::kGated ? 2 : 1);  // elements of a query and its gate
@@ -78,16 +79,16 @@ struct Params {
   const unsigned* positions;  // (rows)
   const unsigned* tables;     // (rows): first page of the row's sequence in `pages`
   const unsigned* pages;
-  // (tiles): first row, rows, index of the first row among `partial_rows`, first position of the
-  // row's sequence that this step writes
+  // (tiles): first row, rows, index of the first row in `partial`, first position of the rows'
+  // sequence that this step writes
   const uint4* tiles;
   // (partial_rows, kHeads, kSplits, kValueDim), then (partial_rows, kHeads, kSplits, 2)
   float* partial;
   unsigned* arrived;   // (tiles, kGroups): zeros between launches
   float* out;          // (rows, kHeads, kValueDim)
-  int partial_rows;    // rows of all tiles; 0 if `partial` has no memory for them
+  int partial_rows;          // rows of all tiles; 0 if `partial` has no space for them
   const float* sinks;  // (kHeads): attention sinks, null if not `kSinks`
-  bool rounded;        // `out` is F16: where cells have rows, if `ATTEND_ROUNDS`
+  bool rounded;        // `out` is F16, for rows in cells, if `ATTEND_ROUNDS`
 
   __device__ bool rounds() const { return target::ATTEND_ROUNDS && rounded; }
 };
@@ -151,7 +152,7 @@ __device__ inline const float* gates_of(const Params& params, size_t head, int d
   return params.q + (2 * head + 1) * A::kHeadDim + dim;
 }
 
-// A number of the result times its gate.
+// Number of the result, times the sigmoid of its gate in shapes with gates.
 template <class A>
 __device__ inline float gated(float mixed, float gate) {
   return A::kGated ? mixed * tile::sigmoid(gate) : mixed;
@@ -163,7 +164,7 @@ struct Stats {
   float sum;
 };
 
-// Score that weights are relative to: the largest, or 0 where that is -infinity.
+// Score that weights are relative to: the largest, or 0 where the largest is -infinity.
 __device__ inline float base_of(float largest) { return largest == -INFINITY ? 0.0f : largest; }
 
 // Factor that makes scores exponents of two.
@@ -295,7 +296,7 @@ struct Queries : Heads<A> {
     ptx::ldmatrix(to, at(position + lane % 8, dim + lane / 8 * 8));
   }
 
-  // Operands of 16 values from `position` on, 16 dimensions from `dim` on; `at` as for keys.
+  // Loads operands of 16 values from `position` on, 16 dimensions from `dim` on; `at` as for keys.
   template <class At>
   __device__ static void load_values(unsigned (&to)[4], int position, int dim, const At& at) {
     const int lane = threadIdx.x % tile::kWarpLanes;
@@ -369,14 +370,14 @@ struct Queries : Heads<A> {
   // Replaces values that are not finite by zeros, in a block of positions from `start` on, where
   // the tile's first row does not see them: they may belong to rejected drafts, and zero times
   // infinity is NaN. Returns the first position with such a value, the block's end if there is
-  // none. All threads of the block call it, after each has waited for the values.
+  // none. To be called by all threads of the block, each after its wait for the values.
   template <class Value>
   __device__ int clear_infinite(int start, const Value& value) const {
     const int begin = max(start, static_cast<int>(params.positions[first]) + 1);
     const int count = min(start + kBlock, last + 1) - begin;
     if (count <= 0) return last + 1;
     constexpr int kVectors = H::kValueVectors;
-    int infinite = count * kVectors;  // the first vector of this thread's
+    int infinite = count * kVectors;  // this thread's first vector that is not finite
     for (int item = threadIdx.x; item < count * kVectors; item += kThreads) {
       const int dim = item % kVectors * Bf16x8::kElements;
       bf16* at = value(begin - start + item / kVectors, dim);
@@ -390,7 +391,7 @@ struct Queries : Heads<A> {
     return begin + position;
   }
 
-  // Turns rows into NaN that see a position with a value that is not finite.
+  // Turns rows that see position `infinite`, whose value is not finite, into NaN.
   __device__ void spoil(int infinite) {
     if (infinite > last) return;
 #pragma unroll
@@ -501,7 +502,7 @@ struct Totals {
 
   template <class Stage>
   __device__ void write(const Stage& stage) const {
-    float2 gates[kTiles][kDimTiles][2];  // asked for before the first result is written
+    float2 gates[kTiles][kDimTiles][2];  // loaded before the first result is written
     if constexpr (A::kGated) {
       stage.for_each([&](int t, int d, int half, int row, int dim) {
         const float* from = gates_of<A>(stage.params, stage.head_of(row, stage.first), dim);

@@ -1,5 +1,5 @@
 // Implements: Ops::attend
-// Match:      pages of bf16 or FP8, query heads of a KV head, 16 at most or of latents 16 in turn,
+// Match:      pages of bf16 or FP8, query heads of a KV head, 16 at most (over latents 16 a block),
 //             packed into the M of an instruction; operands bf16, scores and sums F32
 // Bound by:   few rows: HBM (keys and values, once); many rows: shared memory
 // Sync:       few rows: three barriers per split and bulk copies; many rows: four barriers per 64
@@ -34,8 +34,7 @@ struct BlockStorage {
   float rescale[kRows];
 };
 
-// Whether a block has memory for two tiles of rows, and for keys and values at once: not for wide
-// heads on small SMs.
+// Whether two tiles of rows, and keys beside values, fit a block: not for wide heads on small SMs.
 template <class A>
 inline constexpr bool kTwoBuffers = sizeof(BlockStorage<A, 2, 2>) <= target::SHARED_BYTES_PER_BLOCK;
 template <class A>
@@ -99,7 +98,7 @@ struct Stage : Queries<A, kMany<A>> {
     shared.rescale[row] = rescale;
   }
 
-  // First position of the split's first block of which a row sees something.
+  // First position of the split's first block in which a row of the tile sees a position.
   __device__ int first_block(int split) const {
     if constexpr (A::kWindow == 0) return split * kSplit;
     return max(split * kSplit, first_seen<A>(params, first) / kBlock * kBlock);

@@ -1,10 +1,10 @@
 // Attention of few rows: each block takes some consecutive splits of a sequence, then a part of
 // their merging.
 //
-// Bulk copies bring pages into a ring, unchanged: positions that earlier steps wrote before the
-// wait for the previous kernel, and the next split's keys while this one's values are mixed. A
-// split's positions are scored together, so warps meet three times a split. The code is kept small:
-// few rows run most of it once, and instructions are read from memory as keys are.
+// Bulk copies bring pages into a ring, unchanged: those that earlier steps wrote are requested
+// before the wait for the previous kernel, the next split's keys while this one's values are mixed.
+// A split's positions are scored together, so warps meet three times a split. The code is kept
+// small: few rows run most of it once, and instructions are read from memory as keys are.
 #pragma once
 
 #include <type_traits>
@@ -53,7 +53,7 @@ struct RingStorage : OwnExponents<tile::kFp8Pages> {
   bf16 query[kRows][Heads<A>::kPadded];
   float score[kRows][kPitch];
   float rescale[kSplitBlocks][kRows];
-  Stats stats[kRows];     // of a split, in the block of the first ones
+  Stats stats[kRows];     // of the latest split, in the block of the first splits
   // Key and value of the row's own position if `kStores`, FP8 in the order of its strips.
   alignas(16) tile::PageNumber own[2][A::kHeadDim];
   unsigned long long full[kSlots];
@@ -75,7 +75,7 @@ inline constexpr int kPairSlots = slots_of<A>(5 * 128);
 // Shared memory that the driver reserves for each block, bytes.
 inline constexpr int kBlockBytes = 1024;
 // Whether an SM may run two blocks, one of which works while the other waits at a barrier. Wide
-// heads have no registers for it.
+// heads have no registers for a second block.
 template <class A>
 inline constexpr bool kHasPairs =
     A::kHeadDim <= 128 && 2 * sizeof(RingStorage<A, kPairSlots<A>>) + kBlockBytes <=
@@ -121,8 +121,9 @@ struct Splits : Queries<A, 1> {
   static_assert(kSlots >= kSplitBlocks || !tile::kFp8Pages, "weights need a split's exponents");
   static_assert(kFits<sizeof(Shared)>);
   static constexpr int kItems = 2 * kSplitBlocks;  // of a whole split
-  // Items that may be requested together, one a lane, and the blocks of positions that they span.
+  // Items that may be requested together, one a lane.
   static constexpr int kAsked = kSlots < tile::kWarpLanes ? kSlots : tile::kWarpLanes;
+  // Most blocks of positions, in whole splits, that `kAsked` items span.
   static constexpr int kAskedBlocks = ((kAsked - 2 + kItems) / kItems + 1) * kSplitBlocks;
   static_assert(kAskedBlocks <= tile::kWarpLanes, "pages of all of them are known");
 
@@ -131,8 +132,8 @@ struct Splits : Queries<A, 1> {
   const int end;      // one more than the last split
   const int written;  // first position that this step writes
   const unsigned table = params.tables[first];
-  int asked = 0;      // items
-  int free = kSlots;  // items that have been read, and slots
+  int asked = 0;      // items requested so far
+  int free = kSlots;  // items read so far, plus kSlots
   // First of kWarpLanes blocks whose page numbers are in registers, one a lane, for several splits.
   int known = -tile::kWarpLanes;
   unsigned page_known = 0;
@@ -154,7 +155,7 @@ struct Splits : Queries<A, 1> {
     ptx::mbarrier_init_fence();
   }
 
-  // Source of an item of the ring.
+  // Block of positions whose keys or values an item of the ring has.
   struct Item {
     int start;  // first position of the item; none if after the last one
     bool is_value;
@@ -177,14 +178,15 @@ struct Splits : Queries<A, 1> {
   // Whether this warp requests copies: the last one, which has the fewest rows of weights.
   __device__ static bool asks() { return threadIdx.x / tile::kWarpLanes == kWarps - 1; }
 
-  // Loads the page numbers of blocks from a split's first one on; by all lanes.
+  // Loads the page numbers of blocks from `from` on, a split's first one, unless all before
+  // `behind` are known; by all lanes.
   __device__ void know(int from, int end) {
     if (from >= known && end <= known + tile::kWarpLanes) return;
     known = from;
     page_known = params.pages[table + min(known + lane(), last / PAGE)];
   }
 
-  // Page number of a block that was loaded; called by all lanes, each for its own block.
+  // Loaded page number of block `block`; to be called by all lanes, each with a block of its own.
   __device__ unsigned page_of(int block) const {
     return __shfl_sync(tile::kAllLanes, page_known, block - known);
   }
@@ -214,15 +216,15 @@ struct Splits : Queries<A, 1> {
                           &shared.full[item % kSlots]);
   }
 
-  // Bytes that an item's copies bring together.
+  // Bytes of all copies of an item.
   __device__ unsigned bytes(const Item& at) const {
     const int count = max(0, stored(at));
     return count * ((at.is_value ? tile::kValueBytes<A> : tile::kHeadBytes<A>) / PAGE) +
            (tile::kFp8Pages && count > 0 ? PAGE - count : 0);
   }
 
-  // Requests items from `asked` on that are completely before position `end`, one a lane;
-  // returns how many.
+  // Requests items from `asked` on that are completely before position `behind`, one a lane;
+  // returns the number of requested items.
   __device__ int ask_whole(int end) {
     const int from = (split + asked / kItems) * kSplitBlocks;
     know(from, from + kAskedBlocks);
@@ -258,7 +260,7 @@ struct Splits : Queries<A, 1> {
       unsigned char* slot = shared.ring[asked % kSlots];
       if (!tile::kFp8Pages && at.is_value) clear_after(reinterpret_cast<bf16*>(slot), live);
       if (kStores && kWaited && before < live) put_own(slot, before, at.is_value);
-      __syncwarp();  // these are written: who waits for the barrier sees them
+      __syncwarp();  // zeros and own numbers are written: readers see them after the barrier
       if (lane() == 0) ptx::mbarrier_expect(&shared.full[asked % kSlots], bytes(at));
       __syncwarp();  // the bytes are expected
       copy(asked, at, 0, kWaited && !kStores ? live : before);
@@ -266,7 +268,7 @@ struct Splits : Queries<A, 1> {
     }
   }
 
-  // Requests the rest of the items that were requested before the wait.
+  // Requests this step's positions of the items that were requested before the wait.
   __device__ void ask_written() {
     if (!asks()) return;
 #pragma unroll 1
@@ -287,7 +289,7 @@ struct Splits : Queries<A, 1> {
     }
   }
 
-  // The item with the last position's key or value if this block has it; otherwise negative.
+  // Number of the item with the last position's key or value; negative if another block has it.
   __device__ int last_item(bool is_value) const {
     const int of = last / kSplit, blocks = blocks_of(of);
     if (of >= end) return -1;
@@ -350,7 +352,7 @@ struct Splits : Queries<A, 1> {
     return of;
   }
 
-  // Statistics of the last split that ran, stored as those of the block's first rows.
+  // Statistics of a row in the split that ran last, if `put` has stored them in `shared`.
   __device__ Stats stats(int row) const { return shared.stats[row]; }
 
   // Runs split `of`, whose first item is `items`; `put(row, stats)` takes each row's statistics,
@@ -548,16 +550,17 @@ struct Stored {
 
 extern __shared__ __align__(128) unsigned char ring_shared[];
 
-// Most splits that a tile of few rows sees, wherever its positions begin.
+// Most splits that the windows of a tile of few rows span, wherever they begin.
 template <class A>
 inline constexpr int kWindowSplits =
     (A::kWindow + Queries<A, 1>::kTokens + kSplit - 3) / kSplit + 1;
+// Most splits that a tile of few rows sees.
 template <class A>
 inline constexpr int kSplitsSeen =
     A::kWindow != 0 && kWindowSplits<A> < kSplits ? kWindowSplits<A> : kSplits;
 
-// Few rows' attention: blocks of a tile and KV head share the splits. If there are several they
-// wait for each other, so all blocks of the grid must be on the GPU at once.
+// Few rows' attention: blocks of a tile and KV head share the splits. Several blocks wait for each
+// other, so all blocks of the grid must be on the GPU at once.
 template <class Tile, class A, template <class, int> class From, int kOfSm, class Constants>
 __global__ __launch_bounds__(kThreads, kOfSm) void splits(Params params, Constants constants) {
   using Source = From<A, kOfSm>;
@@ -617,8 +620,8 @@ __global__ __launch_bounds__(kThreads, kOfSm) void splits(Params params, Constan
   meeting.leave();
 }
 
-// Launches `tiles` of up to `Queries<A, 1>::kTokens` tokens; one block each if there is no memory
-// for the results of splits.
+// Launches `tiles` of up to `Queries<A, 1>::kTokens` tokens; one block each if `partial` has no
+// space for the results of splits.
 template <class Tile, class A, template <class, int> class From, class Constants>
 cudaError_t launch_splits(const Params& params, const Constants& constants, unsigned tiles,
                           cudaStream_t stream) {

@@ -1,4 +1,4 @@
-// A tile of a prompt's rows, and the softmax of a warp's 16 of them in registers.
+// A tile of a prompt's rows, and the softmax of a warp's 16 rows in registers.
 //
 // Scores, weights and mixes are distributed as tensor instructions leave them: lane l has rows l /
 // 4 and l / 4 + 8, and of each eight columns the two from l % 4 * 2 on. Four lanes share a row: its
@@ -55,8 +55,8 @@ struct TileRows : Heads<A> {
 
   // Makes weights of scores, relative to the new maximum; `rescale` brings earlier sums to it.
   __device__ void weigh(Scores& scores, int block, Stats (&stats)[2], float (&rescale)[2]) const {
-    const bool is_last = (block + 1) * kPositions > start;  // some row sees a part of it
-    // The window of the tile's last row begins in this block or after it, so it hides a part of it.
+    const bool is_last = (block + 1) * kPositions > start;  // some row sees a part of the block
+    // The window of the tile's last row begins in this block or later, so a part is hidden.
     const bool is_left = kWindow != 0 && block * kPositions <= start + tokens - 1 - kWindow;
     if (is_last || is_left) hide(scores, block);
     weigh(scores, stats, rescale);
@@ -144,7 +144,7 @@ struct TileRows : Heads<A> {
       // Statistics in the form of splits, whose scores have the scale multiplied in.
       const Stats all{stats[half].largest * kScoreScale<A>, sum};
       const float share = 1.0f / with_sink<A>(params, all, head(half));
-      float2 gate[kValueDim / 8]{};  // asked for before the first result is written
+      float2 gate[kValueDim / 8]{};  // loaded before the first result is written
       if constexpr (A::kGated) {
         const float* gates = gates_of<A>(params, at, lane % 4 * 2);
 #pragma unroll

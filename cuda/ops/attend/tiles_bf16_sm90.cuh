@@ -29,11 +29,13 @@ inline constexpr int kWideStages = A::kHeadDim <= 128 ? 4 : 2;
 // Stages of FP8 keys and values before widening, in the rest of shared memory.
 template <class A>
 inline constexpr int kFp8Stages = A::kHeadDim <= 128 ? 4 : 1;
-// Registers of a fetching and of a multiplying thread; together all that the block started with.
+// Registers that a fetching thread keeps.
 inline constexpr int kFetchRegisters = tile::kFp8Pages ? 40 : 24;
+// Registers of a multiplying thread, with those that fetching threads have given back.
 inline constexpr int kMultiplyRegisters = tile::kFp8Pages ? 232 : 240;
-// Index of a block's keys, and of its values.
+// Index of keys in arrays of a block's keys and values.
 inline constexpr int kKeys = 0;
+// Index of values in arrays of a block's keys and values.
 inline constexpr int kValues = 1;
 // Barrier of the fetching threads: those of the consumers are 1 and 2.
 inline constexpr int kFetchBarrier = 1 + kWideConsumers;
@@ -230,7 +232,7 @@ struct WideConsumer : WideTile<A> {
     round_queries<A, wgmma::kRows, wgmma::kThreads>(params, first, tokens, kv_head,
                                                     group * wgmma::kRows, to);
     ptx::fence_shared();
-    sync();  // all queries are there
+    sync();  // all queries are written
   }
 
   // Loads this warp's 16 rows of queries into registers.

@@ -18,7 +18,7 @@ namespace atlas::attend {
 // Positions of a block: few for wide heads, whose mixes take most registers.
 template <class A>
 inline constexpr int kWarpPositions = A::kValueDim <= 128 ? 64 : 32;
-// Queries that do not fit in registers beside mixes: in shared memory, as each lane's operands.
+// Whether queries fit in registers beside mixes; otherwise lanes' operands are in shared memory.
 template <class A>
 inline constexpr bool kKeepsQueries = A::kHeadDim <= 256;
 // Most blocks in the ring.
@@ -34,7 +34,7 @@ struct WarpBlock {
   static constexpr int kParts = A::kHeadDim / kColumns;
   static constexpr int kNumberBytes = A::kHeadDim * kPositions * sizeof(tile::PageNumber);
   static constexpr int kExponentBytes = tile::kFp8Pages ? kPositions : 0;
-  // Items of a block: keys and values, or keys alone where values are latents in them.
+  // Items of a block: keys and values, or keys alone where values are a part of keys.
   static constexpr int kOfBlock = tile::kLatent<A> ? 1 : 2;
   static_assert(target::PAGE % kPositions == 0, "a block lies in a page");
   static_assert(kParts + tile::kFp8Pages <= tile::kWarpLanes, "a lane asks for a part");
@@ -83,7 +83,7 @@ struct alignas(128) WarpsStorage {
   static_assert(kSlots >= 2, "one is multiplied while another comes");
 
   WarpBlock<A> slot[kSlots];
-  uint4 query[kQueryBytes / sizeof(uint4) + 1];  // C++ has no array of none
+  uint4 query[kQueryBytes / sizeof(uint4) + 1];  // one more: C++ has no empty array
   unsigned long long full[kSlots];
   unsigned long long empty[kSlots];
 };
@@ -174,7 +174,7 @@ struct WarpRows : TileRows<A, kWarpPositions<A>, 0> {
     if (lane == 0) ptx::mbarrier_arrive(&shared.empty[item % kSlots]);
   }
 
-  // Address of this lane's queries that do not fit in registers.
+  // Address in shared memory of this lane's operands `k` of queries that do not fit in registers.
   __device__ uint4* query_at(int k) const {
     return shared.query + (warp * (kHeadDim / 16) + k) * tile::kWarpLanes + lane;
   }
@@ -241,8 +241,8 @@ struct WarpRows : TileRows<A, kWarpPositions<A>, 0> {
     }
   }
 
-  // Multiplies weights by the powers of two of FP8 values; those after the tile's last position by
-  // none.
+  // Multiplies weights by the powers of two of FP8 values. After the tile's last position exponents
+  // are undefined: 0 stands for them.
   __device__ void scale_weights(Weights& weights, const Block& values, int block) const {
     const int left = live(block) - lane % 4 * 2;
 #pragma unroll
@@ -296,7 +296,7 @@ struct WarpRows : TileRows<A, kWarpPositions<A>, 0> {
       mix(mixed, weights, values);
       release(item);
     }
-    // A new base: addresses of results, live beside the mixes, would take a register too many.
+    // A second `Base`: addresses of results, kept beside the mixes, would take a register too many.
     Base(params, first, this->tokens, kv_head, ptx::thread_anew()).store(mixed, stats);
   }
 };

@@ -1,6 +1,6 @@
 // Implements: Ops::attention
 // Match:      rows of different sequences; pages of bf16 or FP8, query heads of a KV head, 16 at
-//             most or of latents 16 in turn, packed into the M of an instruction; operands bf16,
+//             most (over latents 16 a block), packed into the M of an instruction; operands bf16,
 //             scores and sums F32
 // Bound by:   HBM (keys and values, once)
 // Sync:       three barriers per split and bulk copies; blocks of a row and KV head meet once;
@@ -26,14 +26,14 @@ struct Constants {
   unsigned char* cache;  // (pages: page_stride apart; kKvHeads, 2, kHeadBytes): keys, values
 };
 
-// The heads that a block makes for its row, one a warp: queries, then its own key and value.
+// Heads that a block computes for its row, one a warp: queries, then the row's own key and value.
 template <class A, int kOfSm>
 struct Projected {
   using Stage = attend::Splits<A, true, kOfSm>;
   using Heads = attend::Heads<A>;
   using Head = tile::Head<A>;
   static constexpr int kKey = Heads::kGroup, kValue = kKey + 1;
-  // Heads of a row's own key and value: one where values are latents of keys.
+  // Heads of queries, of the key and of the value; values that are latents of keys have none.
   static constexpr int kItems = tile::kLatent<A> ? kValue : kValue + 1;
   static constexpr int kEach = (kItems + attend::kWarps - 1) / attend::kWarps;
 
@@ -84,7 +84,7 @@ struct Projected {
     stage.put_own_exponent(is_value, exponent);
   }
 
-  // Writes the key, and its latent as the value; only the block of the first query heads stores it.
+  // Writes the key, and its latent as the value; only the first query heads' block fills the cache.
   __device__ void put_latent(Stage& stage, const Head& head) const {
     const int key = stage.last_item(false), value = stage.last_item(true);
     auto* to = reinterpret_cast<bf16*>(constants.cache +
@@ -99,7 +99,7 @@ struct Projected {
     }
   }
 
-  // Makes the heads, after the wait for earlier kernels; a barrier must follow.
+  // Norms, rotates and stores the heads, after the wait for earlier kernels; a barrier must follow.
   __device__ void take(Stage& stage) const {
     const int warp = threadIdx.x / tile::kWarpLanes;
     const int items = stage.last_item(false) < 0 ? kKey : kItems;

@@ -39,16 +39,16 @@ __device__ inline int within_head(int vector) {
 struct Params {
   const float* x;             // (rows, kChannels)
   const float* weight;        // (kChannels, kConv)
-  const float* bias;          // (kChannels), null without
+  const float* bias;          // (kChannels), null if there is none
   float* tail;  // (states: state_stride apart; kRing, kChannels): input of position p at p % kRing
   unsigned state_stride;      // elements
   const uint4* chunks;        // (chunks): first row, rows, first row and rows of its sequence
   const unsigned* positions;  // (rows)
   const unsigned* from_slots;  // (rows)
   const unsigned* slots;       // (rows)
-  const unsigned* snapshot_rows;   // (rows): 0 where there is no snapshot
+  const unsigned* snapshot_rows;   // (rows): rows after which the tail is stored too; 0: none
   const unsigned* snapshot_slots;  // (rows)
-  const unsigned* draft_slots;     // (rows): tail after a row that is a draft or before one
+  const unsigned* draft_slots;      // (rows): slot of the tail after a row beside a draft
   const unsigned* in_cells;   // (rows): not 0 where heads of `out` are F16
   float* out;                 // (rows, kChannels)
 };
@@ -71,7 +71,7 @@ struct Taps {
   }
 };
 
-// The sequence that a chunk belongs to.
+// Sequence of a chunk, and the sequence's rows in the step.
 struct Sequence {
   const Params& params;
   const int first;     // row of the step
@@ -90,7 +90,7 @@ struct Sequence {
     return tile::vector_at(tail, at % kRing * kVectors + vector);
   }
 
-  // Input `index` of the step; negative ones are in the convolution's tail.
+  // Input `index` of the step; negative inputs are in the convolution's tail.
   __device__ float4 input(int index) const {
     if (index >= 0) return of_step(index);
     return position + index < 0 ? float4{} : of_tail(from_slot, position + index);
@@ -99,8 +99,8 @@ struct Sequence {
   // Writes the tail after `count` rows. Only the block of a sequence's first chunk reads the old
   // tail, so only this block writes new ones.
   __device__ void keep_tail(unsigned to_slot, int count) const {
-    const bool all = to_slot != from_slot;  // else older inputs are where they were
-    float4 newest[kTail];                   // all asked for before the first is written
+    const bool all = to_slot != from_slot;  // otherwise older inputs are there already
+    float4 newest[kTail];                   // all loaded before the first is written
 #pragma unroll
     for (int i = 0; i < kTail; ++i) {
       if (i < count || all) newest[i] = input(count - 1 - i);
@@ -126,7 +126,7 @@ __global__ __launch_bounds__(Tile::kThreads) void channels_f32(Params params) {
     if constexpr (Delta::kMamba) taps.bias = tile::vector_at(params.bias, vector);
   }
   const uint4 chunk = params.chunks[blockIdx.y];
-  const bool in_cell = params.in_cells[chunk.x] != 0;  // as for all rows of the chunk
+  const bool in_cell = params.in_cells[chunk.x] != 0;  // equal for all rows of the chunk
   const Sequence sequence{params,
                           static_cast<int>(chunk.z),
                           static_cast<int>(chunk.w),
@@ -165,8 +165,8 @@ __global__ __launch_bounds__(Tile::kThreads) void channels_f32(Params params) {
     }
   }
   if (first != 0) return;
-  // Rows of drafts are all in the first chunk. Their tails are written in order: one may overwrite
-  // the tail that was read, when later ones need inputs of the step alone.
+  // Rows of drafts are all in the first chunk. Tails are written in the order of rows: when one
+  // overwrites the tail that was read, later ones need the step's inputs alone.
   for (int i = 0; i < rows; ++i) {
     const unsigned to = params.draft_slots[chunk.x + i];
     if (to != kNoSlot) sequence.keep_tail(to, i + 1);

@@ -26,13 +26,13 @@ struct Params {
   const float* b;             // (rows, kValueHeads)
   const float* a;             // (rows, kValueHeads)
   const float* conv;          // (kWidth, kConv)
-  const float* conv_bias;     // (kWidth), null without
+  const float* conv_bias;     // (kWidth), null if there is none
   const float* a_log;         // (kValueHeads)
   const float* dt_bias;       // (kValueHeads)
-  const float* skip;          // (kValueHeads), null but with Mamba-2
+  const float* skip;          // (kValueHeads), null unless Mamba-2
   const float* norm;          // (kValueDim), or with Mamba-2 of all heads
   float* tail;                // (states: state_stride apart; kRing, kWidth)
-  float* state;               // (states: as far; kValueHeads, kValueDim, kKeyDim)
+  float* state;               // (states: state_stride apart; kValueHeads, kValueDim, kKeyDim)
   unsigned state_stride;      // elements
   const unsigned* positions;  // (rows)
   const unsigned* from_slots;  // (rows)
@@ -44,10 +44,10 @@ struct Params {
 struct Channel {
   int index;  // in the head; `kChannels` or more is no channel
   int at;
-  bool own;  // several heads read the channels of a key
+  bool own;  // no other head reads the channel
   float4 taps;
   float bias;
-  float before[conv_silu::kTail];  // inputs; of a ring they are kWidth apart
+  float before[conv_silu::kTail];  // latest inputs, the oldest first
 
   __device__ void load(const Params& params, int of, int head, size_t row, int position) {
     index = of;

@@ -70,7 +70,7 @@ __global__ __launch_bounds__(kThreads, kResident) void heads_f32(Params params) 
   float4 gain{};
   if constexpr (kNorms) gain = tile::vector_at(params.norm, lane);
   ptx::griddepcontrol_wait();
-  // One of the heads that share a key's channels writes the new input, over one that none reads.
+  // One of the heads that share a key's channels writes the new input, over one that no head reads.
   const auto keep = [&](const Channel& channel, float x) {
     if (!channel.own && head % kHeadGroup != 0) return;
     float* ring = channel.ring_of(params, slot);
@@ -134,8 +134,8 @@ __global__ __launch_bounds__(kThreads, kResident) void heads_f32(Params params) 
 }
 
 // Shared memory that a block requests. Few blocks request more than they need, so that no SM gets
-// more than its share: SMs that are free first would take as many as fit, and the kernel
-// would last as long as these.
+// more than its share: SMs that are free first would take all blocks that fit, and the kernel would
+// last as long as those SMs.
 inline unsigned shared_bytes(unsigned blocks) {
   constexpr unsigned kOnSm = target::SHARED_BYTES_PER_BLOCK;
   const unsigned each = blocks_for(blocks, target::SMS);

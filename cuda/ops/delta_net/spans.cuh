@@ -2,8 +2,8 @@
 //
 // A block has some columns of a value head: with a whole head a block, most SMs would be idle. All
 // rows are convolved first, each warp normalises one row's query and key, then the state is updated
-// row by row in registers. The state after a draft, which may be rejected, is written beside the
-// last one. Another launch norms the heads, which several blocks have computed.
+// The state after a draft, which may be rejected, is written as well as the last one. Another
+// launch norms the heads, which several blocks have computed.
 #pragma once
 
 #include "base/launch.cuh"
@@ -25,8 +25,8 @@ static_assert(kSpanThreads >= kSpanRows * tile::kWarpLanes, "each row has a warp
 
 struct Spans {
   const uint2* list;       // (spans): first row, rows
-  const unsigned* draft_slots;  // (rows): state after a row that is a draft or before one
-  unsigned* arrived;       // (spans, kKeyHeads): blocks that have read; zero before and after
+  const unsigned* draft_slots;  // (rows): slot of the state after a row beside a draft
+  unsigned* arrived;       // (spans, kKeyHeads): blocks that have read; zero between launches
 };
 
 struct SpanStorage {

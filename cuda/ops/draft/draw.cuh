@@ -10,9 +10,10 @@
 
 namespace atlas::draft {
 
-// Indices in a rule's numbers: temperature (0: largest logit), top-k (0: off), top-p, min-p,
-// position of the first uniform number; from kUniforms on these are, in [0, 1), one a position.
+// Indices in a rule's numbers: temperature (0: largest logit), top-k (0: off), top-p, min-p, and
+// position of the first uniform number.
 inline constexpr unsigned kTemperature = 0, kTopK = 1, kTopP = 2, kMinP = 3, kBase = 4;
+// Index of a rule's first uniform number, in [0, 1); there is one for each position.
 inline constexpr unsigned kUniforms = 5;
 
 // Sum of `value` over the lanes up to and including this one.
@@ -34,7 +35,7 @@ __device__ inline float whole(float sum) {
 struct Sampling {
   const float* rule;
   float uniform;
-  bool draws;  // or takes the largest logit
+  bool draws;  // otherwise the largest logit is taken
 
   __device__ Sampling(const float* rule, unsigned uniforms, unsigned position) : rule(rule) {
     const unsigned at = position - static_cast<unsigned>(rule[kBase]);

@@ -16,7 +16,7 @@ namespace atlas::draft {
 using top_k::Key;
 using top_k::kParts;
 
-// Parts that one lane looks at.
+// Parts whose largest logits one lane has.
 inline constexpr int kMine = (kParts + tile::kWarpLanes - 1) / tile::kWarpLanes;
 
 struct Params {

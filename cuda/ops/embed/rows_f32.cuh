@@ -24,7 +24,7 @@ __device__ inline const uint4& vector_of(const unsigned char* table, size_t toke
   return reinterpret_cast<const uint4*>(table + run * tile::kRunBytes)[vector % 4];
 }
 
-// Four numbers of an embedding times its scale.
+// Four numbers of an embedding times the model's embedding scale.
 __device__ inline float4 scaled(const uint2& four) {
   const auto [x, y, z, w] = tile::widened(four);
   constexpr float kScale = target::EMBEDDING_SCALE;

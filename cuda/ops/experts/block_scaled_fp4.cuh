@@ -74,7 +74,7 @@ __global__ __launch_bounds__(tile::kPanelThreads) void fp4_product(Params params
   }
 }
 
-// Rows of a tile where rows are many.
+// Rows of a tile in steps of many rows.
 inline constexpr int kTileRows = 64;
 
 template <int kWidth>

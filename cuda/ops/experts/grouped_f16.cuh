@@ -9,13 +9,13 @@
 
 namespace atlas::experts {
 
-// Most rows that go in tiles of 8: most experts have one or two of them.
+// Most rows of a step with tiles of 8 rows: most experts have one or two rows then.
 inline constexpr int kFewRows = 64;
 inline constexpr int kFewTileRows = 8;
 // Whether `moe` leaves steps of few rows to this kernel.
 inline constexpr bool kTakesFew = target::MOE_ROWS < kFewRows;
 
-// Rows of a tile, in the form that a stage loads: of `x`, or rounded.
+// Addresses of the rows of a tile's assignments: in `x`, or rounded.
 template <class Number>
 struct Gather {
   const Params& params;
@@ -34,7 +34,7 @@ __device__ inline void put(f16& to, float value) { to = to_f16(value); }
 template <tile::Storage kStorage, class Number>
 struct SwiGlu {
   const tile::Matrix<kStorage>& w;
-  Number* act;  // of the tile's first row
+  Number* act;  // of the tile's first assignment
 
   __device__ void operator()(int panel, int g, int at, float gate, float up) const {
     const int row = panel * tile::kPanelRows + g;
@@ -47,7 +47,7 @@ struct SwiGlu {
 template <tile::Storage kStorage>
 struct Store {
   const tile::Matrix<kStorage>& w;
-  f16x2* y;  // of the tile's first row
+  f16x2* y;  // of the tile's first assignment
 
   __device__ void operator()(int panel, int g, int at, float low, float high) const {
     const int row = panel * tile::kPanelRows + g;
@@ -58,7 +58,7 @@ struct Store {
 
 extern __shared__ __align__(16) unsigned char product_shared[];
 
-// A product of tiles of an expert's rows with its matrix; `rows` are rows of `x`.
+// Product of tiles of an expert's assignments with the expert's matrix; `rows` are those of `x`.
 template <tile::Storage kStorage, class Part, bool kDown, class Number>
 __global__ __launch_bounds__(Part::kThreads) void product(Params params, const Number* rows) {
   using W = tile::Matrix<kStorage>;
@@ -129,8 +129,8 @@ cudaError_t launch_format(const Params& params, unsigned format, cudaStream_t st
   return cudaErrorInvalidValue;
 }
 
-// Launches the plan of tiles for a part's rows, and both products; `blocks(n, k)` take all panels
-// of a matrix. `rows` are those of `x`; the plan writes them to `rounded` unless that is null.
+// Launches the plan, with tiles of a part's rows, and both products; `blocks(n, k)` blocks take all
+// panels of a matrix. The plan writes rows of `x` to `rounded` unless `rounded` is null.
 template <tile::Storage kStorage, class Part, class Number, class Blocks>
 cudaError_t launch_products(const Params& params, const Number* rows, f16* rounded,
                             const Blocks& blocks, cudaStream_t stream) {
@@ -149,7 +149,7 @@ cudaError_t launch_products(const Params& params, const Number* rows, f16* round
 
 template <tile::Storage kStorage>
 struct GroupedProducts {
-  // `rows` are rounded rows of `x`, instead of `x` where that is null.
+  // `rows` are rounded rows, for a null `params.x`.
   static cudaError_t launch(const Params& params, cudaStream_t stream, const f16* rows) {
     using Part = tile::Tiled<kStorage>;
     // Rows that are rounded here use the memory of `y`, which is written later.

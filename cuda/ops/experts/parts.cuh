@@ -14,12 +14,12 @@ namespace atlas::experts {
 
 using target::shapes::Experts;
 
-// Width of the rows that experts read and make.
+// Width of the rows that experts read and of their results.
 inline constexpr int kWidth = Experts::kWidth;
-// Pairs of F16 in the part of one sorted row.
+// Pairs of F16 in the part of one assignment.
 inline constexpr int kPairs = kWidth / 2;
-// Divisor of stored activations and parts: they may be 2^20, and below 2^-10 they are off by 2^-21
-// at most. A larger value becomes infinite, and so does its row.
+// Divisor of stored activations and parts: up to 2^20 they fit, and below 2^-10 they are off by
+// 2^-21 at most. A larger value becomes infinite, and so does its row.
 inline constexpr float kPartUnit = 16.0f;
 
 static_assert(kWidth % tile::kPanelRows == 0, "panels are full");
@@ -35,10 +35,10 @@ inline constexpr int kInputs = Experts::kActivation == target::Activation::relu2
 // Whether the rows of an expert's first product become one activation each; otherwise a panel's
 // first half are gates of the second half.
 inline constexpr bool kUpAlone = kInputs == 1;
-// Activations that a panel's rows make.
+// Activations that the sums of a panel's rows give.
 inline constexpr int kPanelActivations = kUpAlone ? tile::kPanelRows : tile::kPanelRows / 2;
 
-// Activations of a panel's rows g and g + 8: `put(column of the panel's, activation)`.
+// Calls `put(column among the panel's, activation)` with activations of a panel's rows g and g + 8.
 template <class Put>
 __device__ inline void activate(int g, float low, float high, Put put) {
   if constexpr (kUpAlone) {
@@ -57,7 +57,7 @@ __device__ inline float result(const tile::Affine& down, float sum) {
 // Parts from the results of a panel's rows g and g + 8, which are pair `panel * 8 + g`.
 __device__ inline f16x2 to_parts(float low, float high) { return to_f16x2(low, high); }
 
-// The value of a result after it was stored as a part.
+// Value of a result after it was stored as a part.
 __device__ inline float as_part(float sum) { return to_float(to_f16(sum)) * kPartUnit; }
 
 // The hidden state plus a row's sum; where experts are over latents, the sum alone.
@@ -65,7 +65,7 @@ __device__ inline float onto(float residual, float sum) {
   return Experts::kLatent ? sum : residual + sum;
 }
 
-// Weighted sum of four pairs, one access: columns `first()` to `first()` + 3, and 8 further.
+// Weighted sum of four pairs, one access: columns `first()` .. `first()` + 3, and those 8 further.
 struct WeightedSum {
   float4 low{};
   float4 high{};
@@ -81,7 +81,7 @@ struct WeightedSum {
     const f16x2 pairs[4] = {{four.x}, {four.y}, {four.z}, {four.w}};
     const float2 a = to_float2(pairs[0]), b = to_float2(pairs[1]);
     const float2 c = to_float2(pairs[2]), d = to_float2(pairs[3]);
-    weight *= kPartUnit;  // a power of two: the same bits as of parts times it
+    weight *= kPartUnit;  // a power of two: exact, as if the parts were multiplied
     low.x = fmaf(weight, a.x, low.x), high.x = fmaf(weight, a.y, high.x);
     low.y = fmaf(weight, b.x, low.y), high.y = fmaf(weight, b.y, high.y);
     low.z = fmaf(weight, c.x, low.z), high.z = fmaf(weight, c.y, high.z);

@@ -14,16 +14,16 @@ using target::shapes::Experts;
 
 // Routed experts and the shared one, if there is one.
 inline constexpr int kExperts = Experts::kCount + (Experts::kShared > 0);
-// Experts that a row is assigned to; the shared one is last.
+// Assignments of a row, one to each of its experts; the shared expert's is last.
 inline constexpr int kAssigned = Experts::kPerToken + (Experts::kShared > 0);
-// An expert's sorted rows are padded to a multiple of the rows of an operand block.
+// Multiple to which an expert's assignments are padded: rows of an operand block of warpgroups.
 inline constexpr int kSortedGroup = 8;
 
 inline constexpr int kRowsMax =
     target::PREFILL_TOKENS + target::MAX_SEQUENCES + target::DRAFTS;
 
-// Rows sorted by expert, at most: one an assignment, and less than `kSortedGroup` to fill up each
-// expert's.
+// Most places of the plan for `rows` rows: one an assignment, and fewer than `kPlaceGroup` of
+// padding an expert.
 __host__ __device__ constexpr int sorted_rows(int rows) {
   const int assignments = rows * kAssigned;
   const int experts = assignments < kExperts ? assignments : kExperts;
@@ -34,7 +34,7 @@ inline constexpr int kSortedMax =
     (sorted_rows(kRowsMax) + kSortedGroup - 1) / kSortedGroup * kSortedGroup;
 inline constexpr int kPlanThreads = 1024;
 inline constexpr int kSumThreads = 256;
-// Entry of a sorted row that is padding.
+// Entry of `turn_of` for a place of padding.
 inline constexpr unsigned kNoAssignment = ~0u;
 
 static_assert(kExperts <= kPlanThreads, "a thread counts an expert");
@@ -44,14 +44,15 @@ static_assert(Experts::kShared == 0 ||
               "the shared expert is one more expert");
 static_assert(Experts::kIntermediate % kPanelActivations == 0, "panels of gate and up are full");
 
-// Rows sorted by expert: a sorted row is the assignment of a row to one of its experts.
+// Assignments of rows to experts, sorted by expert and padded to `kPlaceGroup` each: a place is an
+// index in this order, and the rank of an assignment its index among the row's.
 struct Plan {
   uint4 tile[kSortedMax];              // expert, first sorted row, rows
   unsigned sorted_row_of[kSortedMax];  // (row, rank) -> sorted row
   unsigned assignment_of[kSortedMax];  // sorted row -> (row, rank)
   unsigned tiles;
-  unsigned sorted;  // sorted rows of all experts, those between them included
-  unsigned taken;   // tiles that blocks have taken beside their first ones
+  unsigned sorted;  // padding included
+  unsigned taken;   // tiles that blocks have taken after their first ones
 };
 
 struct Params {
@@ -61,8 +62,8 @@ struct Params {
   const unsigned char* gate_up;  // (kExperts) matrices of (kInputs * kIntermediate, kWidth)
   const unsigned char* down;     // (kExperts) matrices of (kWidth, kIntermediate)
   Plan* plan;
-  float* act;       // (sorted rows, kIntermediate)
-  f16x2* y;         // (sorted rows, kPairs), or as an algorithm's products have it
+  float* act;       // (places, kIntermediate)
+  f16x2* y;         // (places, kPairs), or in the layout of an algorithm's products
   float* residual;  // (rows, kWidth), or sums that are latents
   int rows;
 };
@@ -86,17 +87,18 @@ __device__ inline void sync() {
   }
 }
 
-// Blocks that plan many assignments together, in a cluster; one block plans few.
+// Blocks of the cluster that plans many assignments.
 inline constexpr int kPlanBlocks = 8;
+// Most assignments that one block plans alone.
 inline constexpr int kFewAssignments = 2 * kPlanThreads;
-// Most assignments of a thread.
+// Most assignments of a planning thread.
 template <int kBlocks>
 inline constexpr int kAssignmentsEach = ((kBlocks > 1 ? kRowsMax * kAssigned : kFewAssignments) +
                                    kBlocks * kPlanThreads - 1) / (kBlocks * kPlanThreads);
 
 // Most blocks that round rows beside those that plan: whole clusters, one block an SM.
 inline constexpr unsigned kRoundBlocksMax = target::SMS / kPlanBlocks * kPlanBlocks - kPlanBlocks;
-// Vectors that a thread has in flight.
+// Vectors that a rounding thread has in flight.
 inline constexpr int kRoundAtOnce = 4;
 inline constexpr int kRoundVectors = kRoundAtOnce * kPlanThreads;
 
@@ -120,8 +122,8 @@ __device__ inline void round_x(const Params& params, f16* rounded, int block, in
 }
 
 // Kernel of the plan: blocks count the assignments of each expert and exchange counts. The order of
-// an expert's rows depends on which thread counts first; a row's result does not depend on it.
-// Blocks after those that plan round rows meanwhile.
+// an expert's places depends on which thread counts first; a row's result does not depend on its
+// place. Blocks after those that plan round rows meanwhile.
 template <int kBlocks>
 __global__ __cluster_dims__(kBlocks) __launch_bounds__(kPlanThreads) void plan(Params params,
                                                                                int tile_rows,
@@ -195,8 +197,8 @@ struct SumRows {
   }
 };
 
-// `residual[row] += sum over ranks of weight * y[sorted row]`, in the order of ranks; `Y` gives the
-// address of four pairs of a sorted row. Static, as `moe` may have the kernel too.
+// `residual[row] += sum of weight * y[place]` over the row's assignments, in order; `Y` gives the
+// address of four pairs of a place. Static, as `moe` may have the kernel too.
 template <class Y>
 static __global__ __launch_bounds__(kSumThreads) void weighted_sum(Params params) {
   ptx::griddepcontrol_launch_dependents();

@@ -2,8 +2,8 @@
 // Match:      experts of one weight format and shape, the shared one last; gate and up rows
 //             interleaved by 8, or up alone; operands F16
 // Bound by:   tensor instructions
-// Sync:       five chained launches: plan and rows to BF16, these to operands by expert, gate and
-//             up with SwiGLU, down, weighted sum
+// Sync:       five chained launches: plan and rows to F16, operands by expert, gate and up with
+//             SwiGLU, down, weighted sum
 #pragma once
 
 #include "ops/experts/grouped_f16.cuh"
@@ -11,8 +11,8 @@
 
 namespace atlas::experts {
 
-// Products of `down` as (pairs / 32, sorted rows, 32): those of a warpgroup for a tile are side by
-// side. Panels are swapped by the row's number, against bank conflicts of a warpgroup's writes.
+// Products of `down` as (pairs / 32, places, 32): a warpgroup's products for a tile are side by
+// side. Panels are swapped by the place's number, against bank conflicts of a warpgroup's writes.
 struct SumBlocks {
   static constexpr int kBlockPairs = 32;
 
@@ -24,7 +24,7 @@ struct SumBlocks {
   }
 };
 
-// The tiles of a plan times the tiles of panels, as tiles for warpgroups.
+// Tiles of the plan times tiles of panels, as tiles for warpgroups.
 template <tile::Storage kStorage, bool kDown>
 struct ExpertTiles {
   using W = tile::Matrix<kStorage>;
@@ -43,19 +43,19 @@ struct ExpertTiles {
         params(params),
         plan(params.plan) {}
 
-  // Groups of all sorted rows; this and the rest need the wait for the plan's kernel.
+  // Operand groups of all places; to be called after the wait for the plan's kernel.
   __device__ int groups() const { return static_cast<int>(plan->sorted) / tile::kOperandRows; }
 
-  // The block's next tile: the next one that is not taken, as tiles take different times. For
-  // `gate_up` only: an atomic in `down` would make its sums spill.
+  // Next tile of this block: the first one that no block has taken, as tiles take different times.
+  // For `gate_up` only: an atomic in `down` would make its sums spill.
   __device__ int next() const
     requires(!kDown)
   {
     return static_cast<int>(gridDim.x + atomicAdd(&plan->taken, 1u));
   }
 
-  // Tile `i`. `gate_up` begins with the last tiles, the shared expert's, which are the largest, and
-  // ends with those that `down` begins with.
+  // Makes `tile` the `i`-th tile; false after the last. `gate_up` begins with the last tiles, the
+  // shared expert's, which are the largest, and ends with those that `down` begins with.
   __device__ bool operator()(int i, tile::WarpgroupTile& tile) const {
     const int tiles = static_cast<int>(plan->tiles);
     if (i >= tiles * kAcross) return false;
@@ -124,8 +124,8 @@ struct SumStorage {
   f16x2 sums[tile::kConsumers][2][kRows * SumBlocks::kBlockPairs];
 };
 
-// Writes a tile's results as `SumBlocks`, a warpgroup's rows by bulk copies, which need no waiting
-// as stores of single numbers would.
+// Writes a tile's results as `SumBlocks`, a warpgroup's rows by bulk copies: unlike stores of
+// single numbers, the warps need not wait for them.
 struct PutsBlocks {
   template <class W, int kSums>
   __device__ void operator()(const tile::Consumer<W, SumStorage>& self,

@@ -30,11 +30,12 @@ inline constexpr int kKeyTiles = Delta::kKeyDim / tile::kTileRows;
 inline constexpr int kBlockHeads = kHeadGroup % 2 == 0 ? 2 : kHeadGroup;
 // Blocks for the value heads of one key head.
 inline constexpr int kHeadBlocks = kHeadGroup / kBlockHeads;
-// A warp has 16 rows of products; two warps have all columns of a value head's inverse T.
+// Threads of a block that multiply keys and queries: a warp for each 16 rows of the cell.
 inline constexpr int kRowThreads = kRowTiles * tile::kWarpLanes;
+// Threads that compute gates and T: one for each row, and column of T, of each value head.
 inline constexpr int kHeadThreads = kBlockHeads * kCell;
 inline constexpr int kCellThreads = kRowThreads > kHeadThreads ? kRowThreads : kHeadThreads;
-// Blocks on an SM for which registers are left.
+// Blocks for which an SM's registers must suffice.
 inline constexpr int kCellBlocks =
     target::SHARED_BYTES_PER_BLOCK >= 128 * 1024 ? 4 * kRowThreads / kCellThreads : 1;
 
@@ -88,7 +89,7 @@ struct CellStorage {
     Square below[kBlockHeads];  // A; right of its diagonal, T by columns
   };
   ValueRecord values[kBlockHeads];  // `left` is G / ln 2 until A is written
-  float total[kBlockHeads];         // of the first 32 rows
+  float total[kBlockHeads];         // log decay of the first 32 rows
   float key_length[Delta::kMamba ? kCell : 1];
   float query_length[Delta::kMamba ? kCell : 1];
 };
@@ -152,10 +153,11 @@ struct Cell {
   const int warp = threadIdx.x / tile::kWarpLanes;
   const int lane = threadIdx.x % tile::kWarpLanes;
 
-  // Whether this warp has rows of products, and this thread a row and column of a value head.
+  // Whether this warp has rows of products.
   __device__ static bool has_rows() {
     return kRowThreads == kCellThreads || threadIdx.x < kRowThreads;
   }
+  // Whether this thread has a row, and a column of T, of a value head.
   __device__ static bool has_head() {
     return kHeadThreads == kCellThreads || threadIdx.x < kHeadThreads;
   }
@@ -186,7 +188,7 @@ struct Cell {
   __device__ int gate_row() const { return threadIdx.x % kCell; }
   __device__ int value_head() const { return first_head + threadIdx.x / kCell; }
 
-  // Loads the inputs of gates, which depend on no other kernel.
+  // Loads those inputs of gates that depend on no other kernel.
   __device__ GateInputs ask_for_gates() const {
     if (!has_head()) return {};
     return {params.a_log[value_head()], params.dt_bias[value_head()], 0.0f, 0.0f};
@@ -198,13 +200,13 @@ struct Cell {
     to.a = params.a[at], to.b = params.b[at];
   }
 
-  // Length of a row's query, in shapes whose records have it.
+  // Stores the length of a row's query, in shapes whose records have lengths.
   template <class Record>
   __device__ void keep_length(Record& to, int row) const {
     if constexpr (Delta::kMamba) to.of_query[row] = shared.query_length[row];
   }
 
-  // Makes a row's gates; after the last row nothing decays or is added. Returns its `left`.
+  // Computes a row's gates, and returns `left`; after the last row nothing decays or is added.
   __device__ float make_gates(const GateInputs& from) {
     const int group = threadIdx.x / kCell, row = gate_row();
     float log = 0.0f, weight = 0.0f;
@@ -319,7 +321,7 @@ struct Cell {
     x = fmaf(-of.w, above[3], x);
   }
 
-  // Subtracts within a tile of the column, whose tile of A is on the diagonal.
+  // Subtracts rows of A's diagonal tile `a` times the column's rows above, within the tile `x`.
   __device__ static void take_off_own(Part& x, const float* a) {
 #pragma unroll
     for (int at = 0; at < tile::kTileRows; at += 4) {
@@ -378,7 +380,7 @@ struct Cell {
   }
 };
 
-// A block per key head, some of its value heads, and cell: neighbours are read together.
+// A block per cell and key head, for some of the head's value heads; adjacent blocks read one cell.
 template <class Tile>
 __global__ __launch_bounds__(kCellThreads, kCellBlocks) void cells_f16(CellParams params) {
   extern __shared__ __align__(128) unsigned char cell_shared[];
@@ -397,14 +399,14 @@ __global__ __launch_bounds__(kCellThreads, kCellBlocks) void cells_f16(CellParam
   Cell::Products products{};
   cell.multiply(products);
   if (blockIdx.x % kHeadBlocks == 0) copy_out(record.of_key[key_head], shared.keys);
-  __syncthreads();  // keys are read: A overwrites them
+  __syncthreads();  // keys have been read: A overwrites them
 #pragma unroll 1
   for (int group = 0; group < kBlockHeads; ++group) cell.weigh(group, products);
   __syncthreads();  // A is written
   if (Cell::has_head()) shared.values[threadIdx.x / kCell].left[threadIdx.x % kCell] = left;
   if constexpr (!Delta::kMamba) cell.solve(shared.values);
   __syncthreads();  // T is written
-  // Not earlier: blocks that wait beside the last cells cost more than their early start saves.
+  // The next kernel starts no earlier: its waiting blocks would cost more than the start saves.
   ptx::griddepcontrol_launch_dependents();
 #pragma unroll
   for (int group = 0; group < kBlockHeads; ++group) {

@@ -31,20 +31,20 @@ inline constexpr int kReaders = 2 * kPairs * tile::kWarpLanes;
 inline constexpr int kCarryThreads = (3 * kPairs + 1) * tile::kWarpLanes;
 // Cells whose records are in shared memory or being copied.
 inline constexpr int kCellStages = target::SHARED_BYTES_PER_BLOCK >= 128 * 1024 ? 3 : 1;
-// Cells that a carrier may be ahead of its warp of results, and the warp of values ahead of it.
+// Cells that a carrier may be ahead of its results' warp, and a warp of values ahead of a carrier.
 inline constexpr int kAhead = 2;
 
 struct CarryParams {
   const float* qkv;           // (rows, kWidth), heads F16
   float* state;               // (states: state_stride apart; kValueHeads, kValueDim, kKeyDim)
   unsigned state_stride;      // elements
-  const float* skip;          // (kValueHeads), null but with Mamba-2
+  const float* skip;          // (kValueHeads), null unless Mamba-2
   const uint2* cells;         // (cells): first row, rows
   const uint2* runs;          // (runs): first cell, cells of one sequence
   const unsigned* positions;  // (rows)
   const unsigned* from_slots;  // (rows)
   const unsigned* slots;       // (rows)
-  const unsigned* snapshot_rows;   // (rows): 0 where there is no snapshot
+  const unsigned* snapshot_rows;   // (rows): rows after which the state is stored too; 0: none
   const unsigned* snapshot_slots;  // (rows)
   const CellRecord* records;  // (cells)
   float* out;                 // (rows, kValueHeads, kValueDim), heads F16
@@ -74,14 +74,14 @@ struct CarryStorage {
   struct Values {
     float4 value[2 * kRowTiles][tile::kWarpLanes];
     float largest;
-    unsigned long long there;  // barrier
-    unsigned long long taken;  // barrier
+    unsigned long long there;  // mbarrier: the values are written
+    unsigned long long taken;  // mbarrier: the values have been read
   } values[kPairs][kAhead];
-  unsigned long long brought[kCellStages];  // barriers
+  unsigned long long brought[kCellStages];  // mbarriers: records are in a stage
   unsigned long long used[kCellStages];
 };
 
-// Sums rounded to operands.
+// Rounds sums to operands.
 template <int kTiles>
 __device__ inline void round(Operands<kTiles>& to, const Sums<kTiles>& from) {
 #pragma unroll
@@ -210,7 +210,7 @@ struct Carry {
   const unsigned first;  // row of the step
   const unsigned rows;   // whole cells but for the last one
   const int pair = threadIdx.x / tile::kWarpLanes % kPairs;
-  const int column;  // first of the warp, of the head's
+  const int column;  // the warp's first, among the head's
   const int lane = threadIdx.x % tile::kWarpLanes;
   const int g = lane / 4;
   const int q = lane % 4;
@@ -302,7 +302,8 @@ struct Carry {
     }
   }
 
-  // Updates the state, times its scale, through all cells of the run.
+  // Carries the recurrent state through all cells of the run, in registers. The state is held
+  // multiplied by a power of two ([`Scale`]), so that its products fit F16.
   __device__ void carry() {
     Sums<kKeyTiles> s{};
     if (params.positions[first] != 0) {
@@ -498,7 +499,7 @@ __global__ __launch_bounds__(kCarryThreads, 1) void carry_f16(CarryParams params
   ptx::griddepcontrol_wait();  // lists depend on nothing; everything below does
   __syncthreads();  // the barriers are initialised
   const int warp = threadIdx.x / tile::kWarpLanes;
-  // Warps of values share their quarter of the SM with those of results.
+  // Warps of values share a sub-partition of the SM with those of results.
   if (warp < kPairs) {
     block.answer();
   } else if (warp < 2 * kPairs) {
@@ -515,8 +516,9 @@ struct ChunksF16 {
   static_assert(Tile::kThreads == kCarryThreads, "three warps have 16 columns, one brings records");
   static_assert(kFits<sizeof(CarryStorage)> && kFits<sizeof(CellStorage)>);
 
-  // Shared memory by which a block of cells has an SM to itself, bytes: more than half of all.
+  // Shared memory that only one block of an SM can have, bytes.
   static constexpr unsigned kMoreThanHalf = target::SHARED_BYTES_PER_BLOCK / 2 + 1024;
+  // Shared memory with which a block of cells has an SM to itself, bytes.
   static constexpr unsigned kAloneBytes =
       sizeof(CellStorage) > kMoreThanHalf ? sizeof(CellStorage) : kMoreThanHalf;
 

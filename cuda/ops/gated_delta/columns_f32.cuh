@@ -4,9 +4,9 @@
 // Sync:       two barriers per 16 rows; a block has 32 columns of a head's state; chained launch
 //
 // Rows go one after the other whatever their number, so decode and verification give the same bits.
-// The state after a draft, which may be rejected, is written beside the last one.
-// Mamba-2 takes nothing off the value, part of which is in the result, and queries and keys as they
-// are.
+// The state after a draft, which may be rejected, is written as well as the last one. In Mamba-2
+// nothing is subtracted from the value, a part of which is added to the result, and queries and
+// keys are not normalised.
 // With S' the decayed state, `S^T q = S'^T q + (k . q) d`: both products with the state are summed
 // together, before the update is known.
 #pragma once
@@ -42,14 +42,14 @@ struct Params {
   const float* a;             // (rows, kValueHeads)
   const float* a_log;         // (kValueHeads)
   const float* dt_bias;       // (kValueHeads)
-  const float* skip;          // (kValueHeads), null but with Mamba-2
+  const float* skip;          // (kValueHeads), null unless Mamba-2
   float* state;               // (states: state_stride apart; kValueHeads, kValueDim, kKeyDim)
   unsigned state_stride;      // elements
   const uint2* spans;         // (spans): first row, rows
   const unsigned* positions;  // (rows)
   const unsigned* from_slots;  // (rows)
   const unsigned* slots;       // (rows)
-  const unsigned* draft_slots;  // (rows): state after a row that is a draft or before one
+  const unsigned* draft_slots;  // (rows): slot of the state after a row beside a draft
   float* out;                 // (rows, kValueHeads, kValueDim)
 };
 
@@ -93,7 +93,7 @@ __device__ inline float strength(float a, float b, float bias) {
   return Delta::kMamba ? tile::softplus(a + bias) : tile::sigmoid(b);
 }
 
-// Factor of a head's values in its results; 0 without one.
+// Factor of a head's values in its results; 0 unless Mamba-2.
 __device__ inline float skip_of(const float* skip, int head) {
   return Delta::kMamba ? skip[head] : 0.0f;
 }
@@ -115,7 +115,7 @@ struct Step {
   float overlap;
   float skip;
 
-  // Updates this lane's `part` of the column; returns the column's result to all lanes of it.
+  // Updates this lane's `part` of the column; returns the column's result to all its lanes.
   __device__ float take(float4 (&s)[kParts], float value, int part) const {
     float recalled = 0.0f, answer = 0.0f;
     float4 k[kParts];

@@ -1,7 +1,7 @@
 // Implements: Ops::gated_linear_add
 // Match:      as `gated_rms_norm` and `linear_add`
-// Bound by:   as these, one after the other
-// Sync:       as these
+// Bound by:   `gated_rms_norm`, then `linear_add`
+// Sync:       as `gated_rms_norm` and `linear_add`
 #pragma once
 
 #include "ops/gated_rms_norm/heads_f32.cuh"
@@ -18,7 +18,7 @@ struct HeadsF32 {
                     const unsigned char* weight, unsigned char* operands, float* residual,
                     unsigned rows, unsigned format, cudaStream_t stream) {
     using Norm = gated_rms_norm::HeadsF32<Tile, D>;
-    // Panels take rows that the norm rounds; warpgroups lay out rows for themselves.
+    // By panels, `linear_add` takes rows that the norm rounds; by warpgroups, it rounds them.
     constexpr bool kPanels = target::LinearAdd::kThreads == tile::kPanelThreads;
     const bool rounds = kPanels && tile::takes_rounded(static_cast<int>(rows), kValues);
     auto* rounded = reinterpret_cast<f16*>(operands);

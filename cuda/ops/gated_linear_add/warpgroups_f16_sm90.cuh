@@ -1,7 +1,7 @@
 // Implements: Ops::gated_linear_add
 // Match:      as `gated_rms_norm` and `linear_add`
-// Bound by:   few rows: as these; many rows: tensor instructions
-// Sync:       few rows: as these; many: two chained launches, rows to operands and the product
+// Bound by:   few rows: as `heads_f32`; many rows: tensor instructions
+// Sync:       few rows: as `heads_f32`; many: two chained launches, rows to operands and product
 #pragma once
 
 #include "ops/gated_linear_add/heads_f32.cuh"
@@ -17,7 +17,7 @@ static_assert(tile::kRoundColumns % Delta::kValueDim == 0, "a warp rounds whole 
 struct GatedRow {
   const float* x;  // null: no row
   const float* z;
-  float4 gain;   // this lane's of every head
+  float4 gain;   // gains of this lane's vector of every head
   bool in_cell;  // heads of x are F16
 
   __device__ explicit operator bool() const { return x != nullptr; }

@@ -72,10 +72,10 @@ __global__ __launch_bounds__(Tile::kThreads) void heads_f32(const float* x, cons
 }
 
 inline constexpr int kWidth = Delta::kValueHeads * Delta::kValueDim;
-// Norms of one row.
+// Number of norms in one row.
 inline constexpr int kGroups = kWidth / Delta::kNorm;
 
-// Mamba-2's norm over groups of heads, which are gated before; a group a warp.
+// Mamba-2's norm over groups of heads, which are gated before the norm; a group a warp.
 template <class Tile, class Number>
 __global__ __launch_bounds__(Tile::kThreads) void groups_f32(const float* x, const float* weight,
                                                              const float* z,

@@ -17,7 +17,7 @@ struct Params {
   int rows;
 };
 
-// Factor by which queries grow at a position.
+// Factor of queries at a position: 1, or growing with the position's logarithm.
 template <class L>
 __device__ inline float growth_of(unsigned position) {
   if constexpr (L::kTemperatureBeta == 0.0f) return 1.0f;

@@ -89,7 +89,7 @@ __global__ __launch_bounds__(tile::ResidentShape::kThreads, 1) void resident(Par
   stage.prefetch();
   ptx::griddepcontrol_wait();  // the weights depend on nothing; everything below does
   const float* x = params.x + static_cast<size_t>(first) * kK;
-  // Rows loaded together: in F32 they take twice the registers, too many on a GB10 for all.
+  // Loads of rows in flight: F32 takes twice the registers, too many for all rows on a GB10.
   constexpr int kTogether = tile::kLargeSm ? 64 : 16;
   stage.template load_rows<kTogether>(rows, [&](int row, int column) {
     float octet[8];
@@ -104,9 +104,10 @@ __global__ __launch_bounds__(tile::ResidentShape::kThreads, 1) void resident(Par
   });
 }
 
-// Panels of a cluster, and tiles of rows, so that an SM holds two blocks: at one block an SM,
-// clusters could not be placed on all SMs.
+// Panels of a cluster, so few that an SM holds two blocks: at one block an SM, clusters could not
+// be placed on all SMs.
 inline constexpr int kSplitPanels = 8;
+// Most tiles of rows of a cluster, so few that an SM holds two blocks.
 inline constexpr int kSplitTiles = 4;
 
 // Whether panels are so few that all clusters of a tile of rows run at once.
@@ -155,8 +156,8 @@ __global__ __launch_bounds__(tile::kPanelThreads) void flat(Params params) {
 // memory once, if the second-level cache holds the rows but no matrix.
 inline constexpr unsigned kGroupBytes = 8 << 20;
 
-// Position of a block: panels in `x`, and tile of rows in `y`, of `tile_bytes`. Blocks start in the
-// order of their numbers.
+// Panels (`x`) and tile of rows (`y`) of this block, for tiles of rows of `tile_bytes`. Blocks
+// start in the order of their numbers.
 __device__ inline uint2 block_in_groups(unsigned tile_bytes) {
   const unsigned tiles = max(kGroupBytes / tile_bytes, 1u), of_group = gridDim.x * tiles;
   const unsigned block = blockIdx.y * gridDim.x + blockIdx.x;
@@ -189,7 +190,7 @@ __global__ __launch_bounds__(tile::Tiled<kStorage>::kThreads, 2) void tiled(Para
 }
 
 inline constexpr int kRoundThreads = 256;
-// Vectors that a thread has in flight.
+// Vectors that a rounding thread has in flight.
 inline constexpr int kRoundVectors = 4;
 
 // Rounds rows to F16 operands: `vectors` of four numbers.
@@ -250,7 +251,7 @@ struct PanelsF16 {
     return launch(linear::stream<kStorage, kK, Shape, false, Put>);
   }
 
-  // Whether the best shape for a tile of rows can stage all of them.
+  // Whether Wide can stage a whole tile of rows, and Narrow the most rows that it takes.
   template <int kK>
   static constexpr bool kStagesAll =
       tile::staged_rows<tile::Wide>(kK, tile::kTileRows) == tile::kTileRows &&
@@ -287,7 +288,7 @@ struct PanelsF16 {
     }
   }
 
-  // Launches by the matrix's K: code for any K is larger, and one row runs most of it once.
+  // Launches a tile of rows by the matrix's K: code for any K is larger, and mostly run once a row.
   template <tile::Storage kStorage, int... kWidths>
   static cudaError_t tile_streamed_of(const Params& params, target::Widths<kWidths...>,
                                       cudaStream_t stream) {
@@ -331,7 +332,7 @@ struct PanelsF16 {
                                  sizeof(SplitStorage<kStorage, kK>) <=
                                      target::SHARED_BYTES_PER_BLOCK;
 
-  // Kernels for products of many panels.
+  // Launches products of many panels, with rows in registers.
   template <tile::Storage kStorage, int kK>
   static cudaError_t rows_resident(const Params& params, cudaStream_t stream) {
     constexpr int kTiles = tile::resident_tiles(kK), kFewTiles = tile::few_resident_tiles(kK);
@@ -357,7 +358,7 @@ struct PanelsF16 {
                : segments_split<kStorage, kK, kSplitTiles>(params, stream);
   }
 
-  // Launches more rows than a tile, for a K of the target's matrices, with rows resident or K
+  // Launches more rows than a tile, for a K of the target's matrices, with rows in registers or K
   // split; `result` gets the launch's error. K is split if panels are so few that all clusters of a
   // tile of rows run at once.
   template <tile::Storage kStorage, int... kWidths>
@@ -385,7 +386,7 @@ struct PanelsF16 {
     return (is(std::integral_constant<int, kWidths>{}) || ...);
   }
 
-  // Launches many rows, which are already in `rounded` if `x` is null.
+  // Launches a product of many rows, which are already in `rounded` if `x` is null.
   template <tile::Storage kStorage>
   static cudaError_t many(const Params& params, f16* rounded, cudaStream_t stream) {
     using Stage = tile::Tiled<kStorage>;

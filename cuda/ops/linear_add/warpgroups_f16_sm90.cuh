@@ -102,10 +102,10 @@ cudaError_t multiply_split(const Params& params, const tile::Operands<kStorage>&
                         static_cast<int>(tiles));
 }
 
-// Most column blocks of a segment with which sums of over `kBufferedRowsMax` rows are joined.
+// Most blocks of columns of a segment where clusters join sums of more than `kTurnRowsMax` rows.
 inline constexpr int kJoinedBlocksMax = 8;
 
-// Launches rows that are operands already.
+// Launches the product of `x`, rows already rounded to F16 in the operand layout, and the weights.
 template <tile::Storage kStorage, int kK>
 cudaError_t multiply(const Params& params, const tile::Operands<kStorage>& x,
                      cudaStream_t stream) {
@@ -118,8 +118,8 @@ cudaError_t multiply(const Params& params, const tile::Operands<kStorage>& x,
       return multiply_split<kStorage, kK, kBufferedRowsMax>(params, x, stream);
     }
   }
-  // Results are as wide as the residual, so tiles that are too many for one wave are so in every
-  // product. E2M1 and segments of many blocks leave no registers to join sums of so many rows.
+  // Results are as wide as the residual, so tiles that are too many for one wave of clusters are so
+  // in every product. E2M1 and segments of many blocks leave no registers to join so many sums.
   constexpr int kBlocks = kK / tile::segments(kK) / tile::kBlockColumns;
   if constexpr (tile::bits_of(kStorage) > 4 && kBlocks <= kJoinedBlocksMax &&
                 tile::panel_tiles(target::HIDDEN) * tile::segments(kK) <= target::SMS) {
@@ -150,7 +150,7 @@ struct WarpgroupsF16 {
     return Few::launch(x, weight, operands, residual, rows, n, k, format, stream);
   }
 
-  // Whether warpgroup instructions take the product: then `result` is its error.
+  // Whether warpgroup instructions take the product: then `result` is the launch's error.
   template <int... kWidths>
   static bool is_many(const Params& params, unsigned char* operands, unsigned format,
                       target::Widths<kWidths...>, cudaError_t& result, cudaStream_t stream) {

@@ -15,7 +15,7 @@ using target::VOCAB;
 
 struct Params {
   const float* residual;        // (rows of the step, HIDDEN)
-  const unsigned* wanted;       // (rows): which of them; null: the first ones
+  const unsigned* wanted;       // (rows): numbers of rows of the step; null: the first rows
   const float* gain;            // (HIDDEN)
   float* x;                     // (rows, HIDDEN)
   const unsigned char* weight;  // panels of (VOCAB, HIDDEN)
@@ -32,7 +32,7 @@ struct Params {
 
 extern __shared__ __align__(128) unsigned char dynamic_shared[];
 
-// The panels of some chunks.
+// Panels of weights for the ids of `chunks`.
 __device__ inline tile::Share panels_of(const top_k::Ids& ids, const tile::Share& chunks) {
   const auto first = ids.panels(chunks.first);
   const auto last = ids.panels(chunks.first + chunks.count - 1);

@@ -70,7 +70,7 @@ cudaError_t launch_resident(const Params& params, const tile::ResidentRows& to,
              : launch_tiles_resident<kStorage, tile::kResidentTiles>(params, to, stream);
 }
 
-// Rows that every block has in registers.
+// Launches rows that every block holds in registers.
 struct ResidentRowsOf {
   template <tile::Storage kStorage>
   static cudaError_t launch(const Params& params, unsigned char* operands, unsigned* arrived,

@@ -7,10 +7,11 @@
 
 namespace atlas::lm_head {
 
-// Most rows for which weights are streamed: as many as fit a block.
+// Most rows for which weights are streamed: as many as a block's shared memory can stage.
 inline constexpr int kFewRowsMax = tile::normed_rows_max();
 
-// `kWhole`: whole panels a warp. `kIds` is a constant: there is no register left for it.
+// Product and ranking of few rows. `kWhole`: each warp has whole panels. The number of ids is a
+// constant: a variable would take registers that are lacking.
 template <tile::Storage kStorage, class Shape, bool kWhole, unsigned kIds>
 __global__ __launch_bounds__(Shape::kThreads, tile::kResidentBlocks<Shape>) void few(
     const __grid_constant__ Params params) {
@@ -31,7 +32,7 @@ __global__ __launch_bounds__(Shape::kThreads, tile::kResidentBlocks<Shape>) void
   const auto sink = [&](int unit, int g, int row, float low, float high) {
     const int at = (share.first + unit) * tile::kPanelRows + g;
     float* to = params.logits + size_t{kIds} * row;
-    // With fewer ids, panels are whole.
+    // With fewer ids than VOCAB, panels are whole.
     if (at < VOCAB) to[at] = low;
     if (at + 8 < VOCAB) to[at + 8] = high;
   };
@@ -45,7 +46,7 @@ __global__ __launch_bounds__(Shape::kThreads, tile::kResidentBlocks<Shape>) void
 
 template <tile::Storage kStorage, class Shape>
 cudaError_t launch_shape(const Params& params, cudaStream_t stream) {
-  // A waiting block leaves an SM to the blocks that it waits for.
+  // A waiting block has an SM to itself; one more SM is left to the blocks that are waited for.
   const cudaError_t refused = require_coresident(params.rows + 1);
   if (refused != cudaSuccess) return refused;
   using Storage = tile::NormedStorage<Shape>;

@@ -1,7 +1,7 @@
 // Implements: Ops::lm_head
 // Match:      up to 64 rows, the head in any weight format; operands F16
 // Bound by:   HBM (the weights, once)
-// Sync:       rows that blocks hold: as `resident_f16`; more: chained launches that norm rows into
+// Sync:       few rows: one launch, as `held_f16`; more rows: chained launches that norm rows into
 //             operands, multiply in clusters and rank as `top_k`
 #pragma once
 
@@ -40,10 +40,10 @@ __launch_bounds__(tile::kWarpgroupThreads, 1) void split_product(
       .run(tiles, JoinsLogits<kStorage>{{}, params.ids.count});
 }
 
-// Most times that weights are read for blocks of rows resident in registers.
+// Most groups of rows held in registers, each of which reads the weights anew.
 inline constexpr int kResidentReads = 2;
 
-// Launches rows of more blocks, with weights read once.
+// Launches more rows than registers hold, as operands in memory, with weights read once.
 template <tile::Storage kStorage>
 cudaError_t launch_many(const Params& params, unsigned char* operands, cudaStream_t stream) {
   const tile::Operands<kStorage> x{operands, tile::operand_groups(params.rows)};

@@ -1,9 +1,9 @@
 // Implements: Ops::mlp
 // Match:      as `norm_linear`, `swiglu` and `linear_add`
 // Bound by:   few rows: as these; many rows: tensor instructions
-// Sync:       few rows: as these; many, of one weight format: three chained launches that norm rows
-//             into operands, make activations of them as operands, and multiply these; clusters
-//             share the tiles of few rows that whole waves of all SMs leave, in a launch beside
+// Sync:       few rows: as these; many, of one weight format: three chained launches, rows normed
+//             into operands, activations as operands, their product; clusters share the tiles of
+//             few rows left over by full waves of all SMs, in a launch beside
 #pragma once
 
 #include "ops/linear_add/warpgroups_f16_sm90.cuh"
@@ -79,20 +79,21 @@ struct JoinsActivations : tile::PutsSegment {
   }
 };
 
-// Tiles of all panels, and those that are left when all SMs have had as many whole ones.
+// Tiles of all panels.
 template <class M>
 inline constexpr int kTiles = M::kIntermediate / tile::kActivatedColumns;
+// Tiles left over by full waves of all SMs.
 template <class M>
 inline constexpr int kLeft = kTiles<M> % target::SMS;
 
-// Whether clusters split K of the tiles that are left, all at once: so few would take as long as a
-// whole wave of all SMs.
+// Whether clusters split K of the tiles left over by full waves, all at once: so few tiles would
+// take as long as a full wave.
 template <class M>
 inline constexpr bool kSplits = tile::segments(HIDDEN) > 1 && kLeft<M> > 0 &&
                                 kLeft<M> < kTiles<M> &&
                                 kLeft<M> <= target::SMS / tile::segments(HIDDEN);
 
-// A cluster has all rows by some of the panels that are left, its blocks a segment of K each.
+// A cluster has all rows by some panels left over by full waves, its blocks a segment of K each.
 template <class M, tile::Storage kStorage, int kRows>
 __global__ __cluster_dims__(tile::segments(HIDDEN))
 __launch_bounds__(tile::kWarpgroupThreads, 1) void activate_left(Params params,
@@ -111,7 +112,7 @@ __launch_bounds__(tile::kWarpgroupThreads, 1) void activate_left(Params params,
       .run(tiles, JoinsActivations<M, kStorage>{{}, act}, true);
 }
 
-// Activations of normed rows, as operands of `down`. The second launch goes on beside the first.
+// Activations of normed rows, as operands of `down`. The second launch runs beside the first.
 template <class M, tile::Storage kStorage>
 cudaError_t activate_all(const Params& params, const tile::Operands<kStorage>& x,
                          const tile::Operands<kStorage>& act, cudaStream_t stream) {

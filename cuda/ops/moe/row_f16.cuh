@@ -32,7 +32,7 @@ inline constexpr int kInner = experts::kInputs * Experts::kIntermediate;
 struct Params {
   const float* x;                // (rows, kWidth)
   const float* logits;           // (rows, kCount + 1)
-  const float* per_expert;       // (kCount), null without such numbers
+  const float* per_expert;       // (kCount), as in `route`; null if there are none
   const unsigned char* gate_up;  // (kCount + 1) matrices of (kInner, kWidth)
   const unsigned char* down;     // (kCount + 1) matrices of (kWidth, kIntermediate)
   f16* act;                      // (rows, kAssigned, kIntermediate)
@@ -75,8 +75,8 @@ struct Chosen {
 static_assert(kAssigned <= tile::kWarpLanes, "a lane keeps a chosen expert");
 
 // A block's panels of gate and up: some of the shared expert, whose weights need no choice, then
-// some of the chosen ones, by rank. The first blocks have one more panel of chosen experts, the
-// last ones one more of the shared one.
+// some of the chosen experts, by rank. The first blocks have one more panel of chosen experts, the
+// last ones one more of the shared expert.
 struct GateUpUnits {
   static constexpr int kPanels = tile::panels_of(kInner);
   static constexpr int kUnits = kAssigned * kPanels;
@@ -96,7 +96,7 @@ struct GateUpUnits {
 
   __device__ int count() const { return shared.count + chosen.count; }
 
-  // Number of a unit's panel among those of all experts.
+  // Number of a unit's panel among those of all the row's experts.
   __device__ int panel(int unit) const {
     return unit < shared.count ? Experts::kPerToken * kPanels + shared.first + unit
                                : chosen.first + unit - shared.count;
@@ -131,7 +131,7 @@ gate_up(Params all) {
   stage.init(shared.stream);
   const int slot = stage.ask_before(units.shared.count);
   ptx::griddepcontrol_wait();  // the shared expert's weights depend on nothing
-  // Not earlier: the next kernel may read what the kernel before this one has written.
+  // The next kernel starts after this wait, as it may read data of the kernel before this one.
   ptx::griddepcontrol_launch_dependents();
   shared.chosen.choose<false>(params.logits, params.per_expert);
   staged.round<kWidth>(params.x);
@@ -145,8 +145,8 @@ gate_up(Params all) {
   stage.run(staged, sink);
 }
 
-// Second product: a block has a panel of the result for all experts: a warp per segment, and as
-// many experts at once as warps are left for.
+// Second product: a block has a panel of the result for all of a row's experts: a warp per segment,
+// and as many experts at once as there are warps for.
 template <tile::Storage kStorage>
 struct Down {
   using W = tile::Matrix<kStorage>;
@@ -190,7 +190,7 @@ struct Down {
     }
   }
 
-  // Stages the rows' activations; all loads are started before the first is waited for.
+  // Stages the activations of all experts; all loads start before the first is waited for.
   __device__ void bring() {
     constexpr int kVectors = Experts::kIntermediate * sizeof(f16) / kVectorBytes;
     constexpr int kMine = (kAssigned * kVectors + kThreads - 1) / kThreads;
@@ -246,7 +246,7 @@ struct Down {
     return experts::as_part(experts::result(of[rank], y));
   }
 
-  // Adds the row's results over its experts, in the order of their ranks.
+  // Adds the row's results over its experts, in order of rank.
   __device__ void add() const {
     if (threadIdx.x >= tile::kPanelRows) return;
     const int row = blockIdx.x * tile::kPanelRows + threadIdx.x;

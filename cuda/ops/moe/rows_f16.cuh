@@ -4,13 +4,13 @@
 //             and `experts`
 // Bound by:   HBM (the weights of the experts chosen, once); NVFP4 of many rows: instructions
 // Sync:       one row, or a few of small experts: as `row_f16`; more: two chained launches, both
-//             products and the weighted sum. In the first, a block waits for the activations that
-//             others compute and, if rows are many, for what others choose
+//             products and the weighted sum. In the first, a block waits for other blocks'
+//             activations and, if rows are many, choices
 //
 // A tile is an expert and up to eight of its rows. Every block makes the plan of all tiles for
-// itself, which is quicker than waiting for a kernel that does. It has a share of all panels of
-// gate and up, then of down: nearly of the same tiles, so that blocks wait little for each other,
-// and down's weights are loaded while the last ones of gate and up are used.
+// itself, which is quicker than waiting for a kernel that does. A block has a share of all panels
+// of gate and up, then of down: nearly of the same tiles, so that blocks wait little for each
+// other, and down's weights are loaded while the last ones of gate and up are used.
 //
 // Blocks pass on choices of many rows, and activations, word by word: a word of `relay` is
 // `kNotYet` until it is written, and is reset after the sum. So all blocks of the grid must be on
@@ -31,9 +31,9 @@ inline constexpr int kVisitedMax = kAssignmentsMax < kExperts ? kAssignmentsMax 
 inline constexpr int kTilesMax = (kAssignmentsMax - kVisitedMax) / tile::kTileRows + kVisitedMax;
 // Blocks of the products, one an SM.
 inline constexpr int kBlocks = target::SMS;
-// Most rows of a tile.
+// Most assignments of a tile.
 inline constexpr int kTileRowsMost = kRowsMax < tile::kTileRows ? kRowsMax : tile::kTileRows;
-// Most rows of the tiles that a block has panels of.
+// Most assignments of the tiles that a block has panels of.
 inline constexpr int kResidentRows = ((kTilesMax + kBlocks - 1) / kBlocks + 1) * kTileRowsMost;
 inline constexpr int kSumThreads = 256;
 // Blocks that sum a row; some only reset their share of `relay`.
@@ -56,7 +56,7 @@ inline constexpr int kChoiceWords = Experts::kPerToken / 2;
 struct RowsParams {
   const float* x;                // (rows, kWidth)
   const float* logits;           // (rows, kCount + 1)
-  const float* per_expert;       // (kCount), null without such numbers
+  const float* per_expert;       // (kCount), as in `route`; null if there are none
   const unsigned char* gate_up;  // (kCount + 1) matrices of (kInner, kWidth)
   const unsigned char* down;     // (kCount + 1) matrices of (kWidth, kIntermediate)
   float* relay;                  // (kRowsMax + 1, kAssigned, kIntermediate), choices in the last
@@ -75,7 +75,8 @@ static_assert(kRowsMax * kChoiceWords <= kAssigned * Experts::kIntermediate, "ch
 static_assert(Experts::kPerToken % 2 == 0 && Experts::kCount < 0xffff,
               "no two experts are `kNotYet`");
 
-// An expert and its sorted rows from `first` on, one for each row that is assigned to it.
+// An expert and some of its assignments, from place `first` on: a place is the index of an
+// assignment of a row to an expert, sorted by expert, then by row.
 struct Tile {
   unsigned short expert;
   unsigned short first;
@@ -84,9 +85,9 @@ struct Tile {
 
 struct Plan {
   unsigned rows_of[kExperts][kListWords];  // a bit a row
-  unsigned short first[kExperts];                 // sorted row
-  unsigned short expert_of[kAssignmentsMax];      // (row, rank)
-  unsigned short assignment_of[kAssignmentsMax];  // sorted row -> (row, rank)
+  unsigned short first[kExperts];          // first place of the expert
+  unsigned short expert_of[kAssignmentsMax];     // (row, rank)
+  unsigned short assignment_of[kAssignmentsMax];       // place -> (row, rank)
   Tile tile[kTilesMax];
   int tiles;
   unsigned sums[tile::kWarpLanes];
@@ -107,7 +108,8 @@ struct Plan {
     }
   }
 
-  // Chooses for and adds `kRows` rows from `row` on, `apart` rows apart, if they exist; one warp.
+  // Chooses experts for `kRows` rows from `row` on, `apart` rows apart, if they exist, and adds the
+  // rows to the experts' lists; one warp.
   template <int kRows>
   __device__ void add(int row, int apart, int rows, const float* logits, const float* per_expert) {
     const int lane = threadIdx.x % tile::kWarpLanes;
@@ -124,7 +126,7 @@ struct Plan {
     }
   }
 
-  // Chooses for a row, and passes the choice to all blocks; one warp.
+  // Chooses experts for a row, and passes the choice to all blocks; one warp.
   __device__ static void announce(const RowsParams& params, int row) {
     const unsigned lane = threadIdx.x % tile::kWarpLanes;
     int chosen[1];
@@ -135,7 +137,7 @@ struct Plan {
     ptx::store_relaxed(params.choices() + row * kChoiceWords + lane, low | high << 16);
   }
 
-  // Adds all rows, as blocks have chosen for them.
+  // Adds all rows by the choices that blocks pass on, once each choice has arrived.
   __device__ void add_announced(const RowsParams& params) {
     const unsigned* choices = params.choices();
     for (int item = threadIdx.x; item < params.rows * kChoiceWords;
@@ -159,7 +161,7 @@ struct Plan {
     return count;
   }
 
-  // Makes the tiles, after a barrier for all rows; another one must follow.
+  // Makes the tiles, after a barrier for all rows; another barrier must follow.
   __device__ void make_tiles() {
     constexpr int kEach = (kExperts + tile::Wide::kThreads - 1) / tile::Wide::kThreads;
     const int begin = threadIdx.x * kEach, end = min(begin + kEach, kExperts);
@@ -183,7 +185,8 @@ struct Plan {
     }
   }
 
-  // Sorts assignments by expert, then by row. Between two barriers.
+  // Sorts assignments by expert, then by row, and stores each at its place in `turn_of`. The caller
+  // must have barriers before and after.
   __device__ void sort_rows(int rows) {
     for (int at = threadIdx.x; at < rows * kAssigned; at += tile::Wide::kThreads) {
       const int expert = expert_of[at], row = at / kAssigned;
@@ -224,7 +227,7 @@ struct TileUnits {
   }
 };
 
-// Most panels of gate and up in a round of which a warp has a segment.
+// Most panels of gate and up of which a warp has a segment in one round.
 inline constexpr int kRoundPanelsMax = tile::kLargeSm ? 2 : 1;
 
 // Sums of all warps in a round; rows of a panel are padded against bank conflicts.
@@ -240,9 +243,9 @@ struct StorageOf {
   static constexpr int kActPitch = tile::StagedRows<Shape>::pitch_of(Experts::kIntermediate);
 
   tile::StreamStorage<Shape> stream;
-  Partial partial[2];  // of rounds in turn
+  Partial partial[2];  // of even and of odd rounds
   union {
-    // Rows of two tiles in turn; if all rows fit a tile, the first has them.
+    // Rows of even and of odd tiles; if all rows fit a tile, they are in the first buffer.
     alignas(16) f16 x[2][tile::kTileRows][kPitch];
     alignas(16) f16 act[kResidentRows][kActPitch];
   };
@@ -250,13 +253,13 @@ struct StorageOf {
   Plan plan;
 };
 
-// Whether a block's rows and plan leave memory for a whole ring; otherwise rings have a slot less.
+// Whether a block's rows and plan leave memory for a whole ring; otherwise rings lack a slot.
 inline constexpr bool kRingFits = sizeof(StorageOf<tile::Wide>) <= target::SHARED_BYTES_PER_BLOCK;
 using ProductsShape = std::conditional_t<kRingFits, tile::Wide, tile::Shorter<tile::Wide>>;
 using ProductsStorage = StorageOf<ProductsShape>;
-// Whether a block has memory for its share of the rows.
+// Whether a block's share of the rows fits shared memory.
 inline constexpr bool kRowsFit = sizeof(ProductsStorage) <= target::SHARED_BYTES_PER_BLOCK;
-// A leaf may choose fewer rows than this, for which there must be memory.
+// A leaf may set a `kRowsMax` below 64, for which a block must have space.
 static_assert(kRowsFit || kRowsMax >= 64, "a block has memory for so few rows");
 
 // A block's share of both products.
@@ -340,7 +343,7 @@ struct Products {
     down.ask(into);
   }
 
-  // Stages all rows of `x` by `threads` threads, if they fit a tile.
+  // Stages all rows of `x`, which must fit a tile, by `threads` threads.
   __device__ static void stage_all(const RowsParams& params, Shared& shared, int thread,
                                    int threads) {
     constexpr int kVectors = kWidth / 4;
@@ -407,10 +410,10 @@ struct Products {
       stage(tile, 0, buffer);
       __syncthreads();  // the first tile's rows are staged
     }
-    const f16* x[1];  // of this lane's row of the tile
+    const f16* x[1];  // of the row of this lane's assignment
     int slices = 0;    // of the next tile's rows
     const auto enter = [&] {
-      // Rows after the last one repeat it; their sums are dropped.
+      // Assignments after the last one repeat it; their sums are dropped.
       int row = min(g, tile.rows - 1);
       if (all) row = shared.plan.assignment_of[tile.first + row] / kAssigned;
       x[0] = shared.x[buffer][row] + gate_up.segment * GateUp::kGroups * W::kGroup +
@@ -448,7 +451,7 @@ struct Products {
           advance(gate_up);
         }
         if (part == 0) activate(past, of);
-        // Sums of two rounds before are added up: all threads have passed the round after them.
+        // Overwrites sums of two rounds before, which have been added: a round has passed since.
         auto& own = shared.partial[round % 2].row[part][warp];
 #pragma unroll
         for (int odd = 0; odd < 2; ++odd) {
@@ -477,7 +480,7 @@ struct Products {
   struct Item {
     int row;     // of a panel's gate rows
     int panel;   // of the round's
-    int column;  // of the tile's rows
+    int column;  // of the tile's assignments
 
     __device__ explicit Item(int round) {
       constexpr int kPanels = kRoundPanels * kAtOnce;
@@ -530,7 +533,7 @@ struct Products {
            __float_as_uint(v.z) != kNotYet && __float_as_uint(v.w) != kNotYet;
   }
 
-  // Waits for the activations of all rows of this block's tiles, and stages them.
+  // Waits for the activations of all assignments of this block's tiles, and stages them.
   __device__ void stage_activations(int first, int rows) const {
     constexpr int kVectors = Experts::kIntermediate / 4;
     constexpr int kBatch = 4;
@@ -559,7 +562,7 @@ struct Products {
   // Runs all panels of down, each by one warp, so that warps never meet.
   __device__ void run_down() {
     if (down.count == 0) return;
-    __syncthreads();  // rows of `x` are read
+    __syncthreads();  // rows of `x` have been read: activations take their memory
     const int lane = Down::lane(), g = lane / 4, q = lane % 4;
     const Tile last = shared.plan.tile[down.at.tile_of(down.count - 1)];
     const int first = shared.plan.tile[down.at.tile_of(0)].first;
@@ -608,7 +611,7 @@ __global__ __launch_bounds__(tile::Wide::kThreads, 1) void products(RowsParams p
   if (rows >= kManyRows) Stage::warm(params);
   __syncthreads();  // the plan is empty, the barriers are initialised
   ptx::griddepcontrol_wait();
-  // Not earlier: the next kernel may read what the kernel before this one has written.
+  // The next kernel starts after this wait, as it may read data of the kernel before this one.
   ptx::griddepcontrol_launch_dependents();
   if (rows > kChosenByAll) {
     if (warp == 0) {
@@ -631,12 +634,12 @@ __global__ __launch_bounds__(tile::Wide::kThreads, 1) void products(RowsParams p
   Stage stage(params, shared);
   stage.prefetch();
   shared.plan.sort_rows(rows);
-  __syncthreads();  // assignments are sorted, the rows of one tile are staged
+  __syncthreads();  // assignments have places; rows of a single tile are staged
   stage.run_gate_up(all);
   stage.run_down();
 }
 
-// `residual[row] += sum over ranks of weight * y[row, rank]`, in the order of ranks. Resets
+// `residual[row] += sum of weight * y[row, rank]` over the row's experts, in order of rank. Resets
 // `relay` for the next launch.
 __global__ __launch_bounds__(kSumThreads) void weighted_sum(RowsParams params) {
   __shared__ Chosen chosen;
@@ -644,7 +647,7 @@ __global__ __launch_bounds__(kSumThreads) void weighted_sum(RowsParams params) {
   const size_t row = blockIdx.y;
   chosen.choose<true>(params.logits + row * route::kLogits, params.per_expert);
   __syncthreads();  // the choice is complete
-  ptx::griddepcontrol_wait();  // for `y`, and until `relay` is read
+  ptx::griddepcontrol_wait();  // `y` is written, `relay` has been read
   constexpr int kRelayVectors = kAssigned * Experts::kIntermediate / 4;
   const int vector = blockIdx.x * kSumThreads + threadIdx.x;
   if (vector < experts::WeightedSum::kVectors) {

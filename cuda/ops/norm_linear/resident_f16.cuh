@@ -69,7 +69,7 @@ cudaError_t launch_tiles_resident(Params params, const tile::ResidentRows& to,
                         stream, params, to, static_cast<int>(groups));
 }
 
-// Launches rows that are resident in registers; `operands` has memory for them in F16.
+// Launches rows that are held in registers; `operands` has space for the rows in F16.
 inline cudaError_t launch_resident(Params params, bool keep, unsigned char* operands,
                                unsigned* arrived, cudaStream_t stream) {
   if (!keep) params.x = nullptr;
@@ -83,16 +83,18 @@ static_assert(kFits<sizeof(tile::ResidentStorage<tile::kResidentTiles * tile::kT
 
 // Whether many rows are rounded once for all products.
 inline constexpr bool kRounds = tile::takes_rounded(tile::kFlatRowsMax + 1, HIDDEN);
-// Most rows that are resident in registers where panels fill the SMs twice: more would have weights
-// read and decoded for each block of rows, and fewer rows would leave tiles half empty.
+// Rows that two blocks hold in registers.
 inline constexpr int kTwoBlocks = 2 * tile::resident_rows(HIDDEN);
+// Most rows that are held in registers where panels fill the SMs twice: more would have weights
+// read and decoded for each block of rows, and fewer rows would leave tiles half empty.
 inline constexpr int kFilledResidentMax =
     kTwoBlocks > tile::kFilledRowsMax ? kTwoBlocks : tile::kFilledRowsMax;
-// Values of `keep` other than 0: normed rows are left in `x`, or in F16 if `linear` takes F16.
+// Value of `keep` that leaves normed rows in `x`.
 inline constexpr unsigned kKeep = 1;
+// Value of `keep` that leaves normed rows in `x` as F16, if `linear` takes F16.
 inline constexpr unsigned kKeepRounded = 2;
 
-// Norms rows, one a block, into `rounded`, and into `x` as well unless that is null.
+// Norms rows, one a block, into `rounded`, and into `x` as well unless `x` is null.
 static __global__ __launch_bounds__(tile::kPanelThreads) void norm_many(const float* residual,
                                                                        const float* gains, float* x,
                                                                        f16* rounded) {
@@ -110,7 +112,7 @@ struct ResidentF16 {
   static_assert(Tile::kThreads == tile::ResidentShape::kThreads, "all warps hold rows");
 
   // Launches `rms_norm` and `linear` one after the other, for many rows; if `linear` takes rounded
-  // rows, they are rounded once for all products, and left so if `keep` says it.
+  // rows, they are rounded once for all products, and left in `x` with `kKeepRounded`.
   static int many(const Params& params, unsigned keep, unsigned char* operands,
                   cudaStream_t stream) {
     const auto rows = static_cast<unsigned>(params.rows);

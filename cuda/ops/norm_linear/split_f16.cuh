@@ -10,14 +10,15 @@ namespace atlas::norm_linear {
 // Most rows for which K is split.
 inline constexpr int kFewPanelsRowsMax = 128;
 
-// Panels of a cluster that norms rows for itself, and tiles of rows: with more panels, fewer
-// clusters read the rows; with fewer rows, they are read sooner. Many rows take more of both, so
-// that all clusters run at once.
+// Panels of a cluster that norms few rows for itself: the more, the fewer clusters read the rows.
 inline constexpr int kSplitPanels = 2;
+// Tiles of rows of a cluster of few rows: the fewer, the sooner they are read.
 inline constexpr int kSplitTiles = 2;
+// Panels of a cluster of many rows, so many that all clusters run at once.
 inline constexpr int kManyPanels = 8;
-// Columns of a segment; a thread has registers for 16 vectors of them.
+// Columns of a segment.
 inline constexpr int kSegmentColumns = HIDDEN / tile::segments(HIDDEN);
+// Tiles of rows of a cluster of many rows: a thread has registers for 16 vectors.
 inline constexpr int kManyTiles = kSegmentColumns <= 512 ? 4 : 2;
 
 template <int kPanels, int kRowTiles>
@@ -48,7 +49,7 @@ split(const __grid_constant__ Params params) {
   Stage::for_each_vector<kMine>(0, Stage::kRows, [&](int i, int, int vector) {
     gain[i] = __ldg(reinterpret_cast<const float4*>(params.gain + column) + vector);
   });
-  ptx::cluster_sync();  // the others' memory can be written
+  ptx::cluster_sync();  // other blocks' memory can be written
   ptx::griddepcontrol_wait();  // the weights depend on nothing; everything below does
   const int first_row = blockIdx.y * Stage::kRows;
   const int rows = min(params.rows - first_row, Stage::kRows);
@@ -64,7 +65,7 @@ split(const __grid_constant__ Params params) {
     const float factor = row.factor(target::NORM_EPS);
     if (lane < kSegments) ptx::cluster_store(&shared.factor[r], lane, factor);
   }
-  ptx::cluster_sync();  // all factors are there
+  ptx::cluster_sync();  // all factors are written
   Stage::for_each_vector<kMine>(0, rows, [&](int i, int row, int vector) {
     const float4 normed = tile::scaled(mine[i], shared.factor[row], gain[i]);
     stage.put(row, vector, normed);

@@ -1,6 +1,6 @@
-// Up to a tile of rows by weights that are streamed once, and requested first. Every block norms
-// all rows for itself: they are in the second-level cache, and a kernel that norms once would take
-// longer. Blocks are distributed to weight formats by bytes of panels.
+// Product of up to a tile of rows, normed, and weights, which are streamed once and requested
+// first. Every block norms all rows for itself: rows are in the second-level cache, and a kernel
+// that norms once would take longer. Blocks are distributed to weight formats by bytes of panels.
 #pragma once
 
 #include "base/launch.cuh"
@@ -41,7 +41,7 @@ struct Params {
 
 using Row = tile::NormedRow;
 
-// Most rows for which weights are streamed: as many as fit a block.
+// Most rows for which weights are streamed: as many as a block's shared memory can stage.
 inline constexpr int kFewRowsMax = tile::normed_rows_max();
 
 template <class Shape>

@@ -51,7 +51,7 @@ struct WarpgroupsF16 {
   static_assert(Tile::kThreads == tile::kWarpgroupThreads, "a block is its warpgroups");
   static_assert(kFits<tile::kWarpgroupBytes>);
 
-  // Launches a product if the storage has parts; `beside` is true afterwards.
+  // Launches the product of the storage's parts, if there are any, and sets `beside`.
   template <tile::Storage kStorage>
   static cudaError_t multiply(Params params, tile::NormedOperands& x, bool& beside,
                               cudaStream_t stream) {

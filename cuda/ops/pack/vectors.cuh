@@ -20,7 +20,7 @@ namespace atlas::pack {
 using tile::Factors;
 using tile::Storage;
 
-// Rows of one matrix that are side by side where two matrices alternate, as gate and up.
+// Adjacent rows of one matrix in a panel where two matrices are interleaved, as gate and up are.
 inline constexpr unsigned kGroupRows = tile::kPanelRows / 2;
 inline constexpr unsigned kRunVectors = tile::kRunBytes / kVectorBytes;
 // Rows and columns that share a block's factor.
@@ -35,6 +35,7 @@ struct Params {
   unsigned rows;
   unsigned zeros;  // rows of zeros after `stored` that fill the last panel
   unsigned first;
+  // Distance in the panels between groups of `kTurnRows` stored rows.
   unsigned stride;
   unsigned n;
   unsigned k;
@@ -153,7 +154,7 @@ struct PanelRow {
     return reinterpret_cast<GroupScales<W>*>(to + index * W::kGroupScaleBytes)[at()];
   }
 
-  // The factors of all rows of the panel.
+  // Address of the factors of all rows of the panel in a block of columns.
   __device__ unsigned char* factors(unsigned block) const {
     const size_t index = static_cast<size_t>(panel()) * (params.k / kBlock) + block;
     return params.weight + W::code_bytes(params.n, params.k) + index * W::kBlockScaleBytes;
@@ -169,7 +170,7 @@ struct PanelRow {
 
   __device__ float& bias() const { return of_rows(W::bytes(params.n, params.k)); }
 
-  // The row's number in an array of F32 for all rows, which ends `end` bytes into the matrix.
+  // Element of the row in an array of F32 for all rows, which ends `end` bytes into the matrix.
   __device__ float& of_rows(size_t end) const {
     const size_t rows = static_cast<size_t>(tile::panels_of(params.n)) * tile::kPanelRows;
     return reinterpret_cast<float*>(params.weight + end - rows * sizeof(float))[row];

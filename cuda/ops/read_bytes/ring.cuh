@@ -34,7 +34,7 @@ template <class Tile>
 inline constexpr int kSlots =
     target::SHARED_BYTES_PER_BLOCK / kWarps<Tile> / (kPieceBytes + sizeof(unsigned long long));
 
-// Most lines that all warps of a grid have in flight.
+// Most lines that a grid's warps read in one round, a piece each.
 template <class Tile>
 inline constexpr unsigned kStride = target::SMS * kWarps<Tile> * kPieceLines;
 

@@ -19,7 +19,7 @@ namespace atlas::route {
 using target::shapes::Experts;
 
 inline constexpr bool kHasShared = Experts::kShared > 0;
-// Experts that a row is assigned to; the shared one, if there is one, is last.
+// Assignments of a row, one to each of its experts; the shared expert's, if there is one, is last.
 inline constexpr int kAssigned = Experts::kPerToken + kHasShared;
 // Logits of a row: one for each expert, then one for the shared expert's gate if it has one.
 inline constexpr int kLogits = Experts::kCount + Experts::kSharedGated;
@@ -72,7 +72,7 @@ __device__ inline int best_of_warp(unsigned (&rank)[kParts]) {
 }
 
 // Best experts of `kRows` rows, whose logits are `stride` apart: lane i gets a row's i-th best
-// expert, later lanes the shared one, or any.
+// expert, later lanes the shared expert, or any.
 template <int kRows>
 __device__ inline void best(const float* logits, size_t stride, const float* per_expert,
                             int (&chosen)[kRows]) {
@@ -102,7 +102,7 @@ __device__ inline void best(const float* logits, size_t stride, const float* per
 // Weight of the expert that `best` gave this lane.
 __device__ inline float weight_of(const float* logits, const float* per_expert, int chosen) {
   const int lane = threadIdx.x % tile::kWarpLanes;
-  constexpr bool kUngated = kHasShared && !Experts::kSharedGated;  // then it has no logit
+  constexpr bool kUngated = kHasShared && !Experts::kSharedGated;  // the shared expert has no logit
   const float logit = __ldcg(logits + (kUngated ? min(chosen, kLogits - 1) : chosen));
   const float routed = logit == logit ? logit : -INFINITY;
   float raised;

@@ -16,9 +16,11 @@ namespace atlas::top_k {
 using target::TOP_K;
 using target::VOCAB;
 
-// Chunks of a row: a block of the head makes one, and has an SM to itself.
+// Panels of the head's matrix.
 inline constexpr int kPanels = tile::panels_of(VOCAB);
+// Chunks of a row: a block of the head makes one, and has an SM to itself.
 inline constexpr int kChunks = target::TOP_K_CHUNKS;
+// Most logits of a chunk.
 inline constexpr int kChunkMax = (kPanels + kChunks - 1) / kChunks * tile::kPanelRows;
 static_assert(kChunks == (kPanels < target::SMS ? kPanels : target::SMS), "a block has a chunk");
 // Parts of a chunk, each every kChunkParts-th 32 logits. Parts are numbered so that all chunks'
@@ -31,8 +33,8 @@ inline constexpr int kEach = (kChunkMax + kStride - 1) / kStride;  // logits of 
 // Numbers of a ranked row: ids, logits, and the sum.
 inline constexpr int kWidth = 2 * TOP_K + 1;
 
-// Ids that are ranked, the first `count`, and the panels of them that a chunk has, computed on the
-// host: a division in a kernel would take registers.
+// Ids that are ranked, the first `count`, and their panels in a chunk, computed on the host: a
+// division in a kernel would take registers.
 struct Ids {
   int count;
   int each, more;  // panels of a chunk; of the first chunks one more
@@ -74,7 +76,7 @@ struct Item {
 
 // A lane's logits of a part.
 struct Part {
-  int first, count = 0;  // the lane's first id, and how many
+  int first, count = 0;  // the lane's first id, and number of ids
   float logit[kEach];
 
   // Loads the lane's logits of `part` from a row's `logits`.
@@ -152,7 +154,7 @@ __device__ inline void rank_parts(const float* logits, const Ids& ids, unsigned*
   }
 }
 
-// Warps that list the parts of a row, and their threads.
+// Warps that list the parts of a row.
 inline constexpr int kListWarps = 8;
 inline constexpr int kListThreads = kListWarps * tile::kWarpLanes;
 // Most keys that are ranked by counting.
@@ -163,7 +165,7 @@ static_assert(kParts <= 0xffff, "a part's number fits");
 
 struct RowStorage {
   Key found[kFoundMax];
-  unsigned short part[kParts];  // that reach the bound
+  unsigned short part[kParts];  // parts that reach the bound
   unsigned largest[kListWarps], reached[kListWarps];
   float sum[kListWarps];
   int parts, count;
@@ -219,14 +221,14 @@ struct Row {
 #pragma unroll
     for (int i = 0; i < kMine; ++i) best = max(best, order[i]);
     // In each warp, `kOfWarp` threads have a part that reaches the warp's bound; the least bound of
-    // all is reached by TOP_K parts, or by all that have logits.
+    // all warps is reached by TOP_K parts, or by all parts with logits.
     if (lists) {
       const unsigned sorted = sort_warp(best);
       if (lane == 0) shared.largest[warp] = sorted;
       if (lane == kOfWarp - 1) shared.reached[warp] = sorted;
     }
     if (threadIdx.x == 0) shared.parts = shared.count = 0;
-    __syncthreads();  // all warps' are written, and the counts
+    __syncthreads();  // all warps' bounds and the zero counts are written
     unsigned top = 0, bound = ~0u;
 #pragma unroll
     for (int i = 0; i < kListWarps; ++i) {
@@ -242,11 +244,11 @@ struct Row {
     }
     own = tile::warp_sum(own);
     if (lists && lane == 0) shared.sum[warp] = own;
-    __syncthreads();  // the list is there, and the sums
+    __syncthreads();  // the list and the sums are written
     return bound;
   }
 
-  // Collects the keys of listed parts that reach `bound`; returns how many.
+  // Collects the keys of listed parts that reach `bound`; returns the number of keys.
   __device__ int find(Key bound) {
 #pragma unroll 1
     for (int first = threadIdx.x / tile::kWarpLanes; first < shared.parts;
@@ -269,7 +271,7 @@ struct Row {
         });
       }
     }
-    __syncthreads();  // all are found
+    __syncthreads();  // all keys are collected
     return shared.count;
   }
 
@@ -292,11 +294,11 @@ struct Row {
     }
   }
 
-  // Writes ids and logits of the largest, and the sum of all weights relative to the largest.
+  // Writes ids and logits of the TOP_K largest, and the sum of all weights relative to the largest.
   __device__ void run(float* out) {
     Key bound = Key{list()} << 32, many = bound, few = ~Key{0};
     int count;
-    // If too many equal logits reach the bound, another one is searched for.
+    // If too many equal logits reach the bound, another bound is searched for.
 #pragma unroll 1
     while ((count = find(bound)) > kFoundMax || count < TOP_K) {
       (count < TOP_K ? few : many) = bound;
