@@ -48,7 +48,7 @@ struct Params {
   const unsigned* slots;       // (rows)
   const unsigned* snapshot_rows;   // (rows): rows after which the tail is stored too; 0: none
   const unsigned* snapshot_slots;  // (rows)
-  const unsigned* draft_slots;      // (rows): slot of the tail after a row beside a draft
+  const unsigned* draft_slots;      // (rows): slot of the tail after a draft, or the row before one
   const unsigned* in_cells;   // (rows): not 0 where heads of `out` are F16
   float* out;                 // (rows, kChannels)
 };

@@ -25,7 +25,7 @@ static_assert(kSpanThreads >= kSpanRows * tile::kWarpLanes, "each row has a warp
 
 struct Spans {
   const uint2* list;       // (spans): first row, rows
-  const unsigned* draft_slots;  // (rows): slot of the state after a row beside a draft
+  const unsigned* draft_slots;  // (rows): slot of the state after a draft, or the row before one
   unsigned* arrived;       // (spans, kKeyHeads): blocks that have read; zero between launches
 };
 

@@ -49,7 +49,7 @@ struct Params {
   const unsigned* positions;  // (rows)
   const unsigned* from_slots;  // (rows)
   const unsigned* slots;       // (rows)
-  const unsigned* draft_slots;  // (rows): slot of the state after a row beside a draft
+  const unsigned* draft_slots;  // (rows): slot of the state after a draft, or the row before one
   float* out;                 // (rows, kValueHeads, kValueDim)
 };
 
