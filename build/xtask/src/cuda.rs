@@ -9,8 +9,9 @@ use manifest::{KernelChoice, Launcher, Target};
 use crate::dist::Tool;
 use crate::glibc::{self, Programs};
 use crate::graph::{Action, ActionId, Error, Graph, Input, Source};
+use crate::site::read;
 use crate::toolchain::{CargoAdditions, Toolchain};
-use crate::wheel::{self, Pin, Unpack, Wheels};
+use crate::wheel::{self, Pin, Wheels};
 
 #[path = "../../../ffi/abi.rs"]
 mod abi;
@@ -192,10 +193,6 @@ pub fn pins(root: &Path) -> Result<Pins, String> {
     Pins::parse(&read(root, pins::FILE)?)
 }
 
-fn read(root: &Path, file: &str) -> Result<String, String> {
-    fs::read_to_string(root.join(file)).map_err(|why| format!("{file}: {why}"))
-}
-
 /// Folders of the unpacked wheels, as inputs.
 struct Folders {
     toolkit: Source,
@@ -211,28 +208,17 @@ impl Folders {
         let linked = linked(pins, &host.triple);
         let [cudart, ..] = linked;
         let mut wheels = Wheels::default();
+        let mut unpack = |into: &str, of: &[&Pin], keep: &str| wheels.unpack(graph, into, of, keep);
         let mut licences = Vec::new();
         for pin in linked {
             let folder = format!("{}-{}", pin.name(), pin.version());
-            let unpack = Unpack {
-                into: &format!("licences-{folder}"),
-                wheels: &[pin],
-                keep: &format!("{folder}.dist-info/licenses"),
-            };
-            let from = wheels.unpack(graph, &unpack)?;
+            let keep = format!("{folder}.dist-info/licenses");
+            let from = unpack(&format!("licences-{folder}"), &[pin], &keep)?;
             licences.push((folder, from));
         }
         let [nvcc, nvvm, crt] = [&pins.nvcc, &pins.nvvm, &pins.crt];
         let compiler = [nvcc, nvvm, crt, &pins.cccl, &pins.cudart_x86_64];
         let cudart_folder = format!("cudart-{}", host.triple);
-        let mut unpack = |into, wheels_of: &[&Pin], keep| {
-            let unpack = Unpack {
-                into,
-                wheels: wheels_of,
-                keep,
-            };
-            wheels.unpack(graph, &unpack)
-        };
         let inspectors = [&pins.cuobjdump, &pins.nvdisasm];
         let clang = format!("libclang-{}.data", pins.libclang.version());
         let clang = format!("{clang}/platlib/clang/native");

@@ -9,6 +9,7 @@ use std::fs;
 use std::process::Command;
 
 use crate::graph::{Action, Code, Error, Graph, Input, Sandbox, Tool};
+use crate::site::read;
 use crate::toolchain::CargoAdditions;
 
 /// The glibc release whose symbols the lists name.
@@ -131,20 +132,16 @@ fn file_name(library: &str) -> String {
 }
 
 fn make(sandbox: &Sandbox<'_>) -> Result<(), String> {
-    let list = fs::read_to_string(sandbox.path(sandbox.arg("list")?));
-    let list = list.map_err(|why| format!("{}: {why}", sandbox.arg("list").unwrap_or_default()))?;
+    let list = read(sandbox.work, sandbox.arg("list")?)?;
     let groups = groups(&list)?;
     let mut libraries: Vec<_> = groups.iter().map(|group| group.library).collect();
     libraries.dedup();
-    let write = |name: &str, text: &str| {
-        fs::write(sandbox.path(name), text).map_err(|why| format!("{name}: {why}"))
-    };
     fs::create_dir_all(sandbox.path(FOLDER)).map_err(|why| format!("{FOLDER}: {why}"))?;
     for library in &libraries {
         let of: Vec<_> = groups.iter().filter(|g| g.library == *library).collect();
         let (assembly, script) = texts(&of);
-        write("symbols.s", &assembly)?;
-        write("versions", &script)?;
+        sandbox.write("symbols.s", &assembly)?;
+        sandbox.write("versions", &script)?;
         let to = format!("{FOLDER}/{}", file_name(library));
         let name = format!("-Wl,-soname,{library}");
         let linked = ["-shared", "-nostdlib", "-Wl,--version-script,versions"];
@@ -158,7 +155,7 @@ fn make(sandbox: &Sandbox<'_>) -> Result<(), String> {
     let loader = libraries.iter().find(|name| name.starts_with("ld-"));
     let loader = loader.ok_or("the list names no loader `ld-`")?;
     let parts = format!("GROUP(libc.so.6 libc_nonshared.a AS_NEEDED({loader}))\n");
-    write(&format!("{FOLDER}/libc.so"), &parts)
+    sandbox.write(&format!("{FOLDER}/libc.so"), &parts)
 }
 
 fn compile(sandbox: &Sandbox<'_>, args: &[&[&str]]) -> Result<(), String> {

@@ -103,13 +103,8 @@ pub fn plan(target: &Target, toolchain: &Toolchain, variant: &Variant) -> Result
         }
         Backend::Cpu => None,
         Backend::Cuda => {
-            let target = DeviceTarget::of(target, variant.probe)?;
-            Some(cuda::plan(
-                &mut graph,
-                toolchain,
-                &target,
-                Some(&toolchain.rustc),
-            )?)
+            let (target, rustc) = (DeviceTarget::of(target, variant.probe)?, &toolchain.rustc);
+            Some(cuda::plan(&mut graph, toolchain, &target, Some(rustc))?)
         }
     };
     let of_host;

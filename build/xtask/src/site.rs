@@ -68,6 +68,14 @@ impl From<manifest::ManifestError> for Failure {
     }
 }
 
+/// Text of a file in a folder.
+///
+/// # Errors
+/// The file's name, and why it cannot be read.
+pub fn read(folder: &Path, file: &str) -> Result<String, String> {
+    std::fs::read_to_string(folder.join(file)).map_err(|why| format!("{file}: {why}"))
+}
+
 /// Path of this package's manifest, from the root of the workspace.
 const XTASK: &str = "build/xtask/Cargo.toml";
 

@@ -126,12 +126,20 @@ pub fn on_path(name: &str) -> Option<PathBuf> {
 }
 
 fn ask(program: &Path, args: &[&str], folder: &Path) -> Result<String, String> {
-    let failed = |why: String| format!("{} {}: {why}", program.display(), args.join(" "));
-    let mut command = Command::new(program);
-    let output = command.args(args).current_dir(folder).output();
-    let output = output.map_err(|why| failed(why.to_string()))?;
-    if !output.status.success() {
-        return Err(failed(String::from_utf8_lossy(&output.stderr).into_owned()));
+    let name = format!("{} {}", program.display(), args.join(" "));
+    let said = said(Command::new(program).args(args).current_dir(folder), &name)?;
+    Ok(String::from_utf8_lossy(&said).into_owned())
+}
+
+/// Bytes that a command prints.
+///
+/// # Errors
+/// `name`, and why it cannot be started or what it prints as its error.
+pub fn said(command: &mut Command, name: &str) -> Result<Vec<u8>, String> {
+    let done = command.output().map_err(|why| format!("{name}: {why}"))?;
+    let error = String::from_utf8_lossy(&done.stderr);
+    match done.status.success() {
+        true => Ok(done.stdout),
+        false => Err(format!("{name}: {}", error.trim())),
     }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

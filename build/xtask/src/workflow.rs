@@ -92,11 +92,9 @@ pub fn files(site: &Site) -> Result<[(&'static str, String); 4], Failure> {
             ("@REPRODUCED@", rows("            ", &REPRODUCED)),
             ("@REPRESENTATIVE@", rows("            ", &REPRESENTATIVE)),
             ("@EXPERIMENTAL@", rows("            ", &experimental)),
-        ];
-        marks.extend([
             ("@RUSTUP@", rustup.file.clone()),
             ("@RUSTUP_SHA256@", rustup.sha256.clone()),
-        ]);
+        ];
         marks.extend(PINS.map(|(mark, pin)| (mark, pin.to_string())));
         let fill = |text: String, (mark, value): &(&str, String)| text.replace(mark, value);
         let text = marks.iter().fold(text.to_string(), fill);

@@ -347,15 +347,9 @@ fn open(target: &Target, index: &Index) -> Vec<Open> {
         let note = "is right if every vector is BF16; headers of the files say it";
         open.push(of("vision.bytes", &vision.bytes.to_string(), note));
     }
-    if target
-        .checkpoint()
-        .is_some_and(|checkpoint| checkpoint.tensor_bytes.is_none())
-    {
-        open.push(weights(
-            "tensor_bytes",
-            ABSENT,
-            "the index does not state it",
-        ));
+    if index.bytes.is_none() {
+        let note = "the index does not state it";
+        open.push(weights("tensor_bytes", ABSENT, note));
     }
     open
 }

@@ -6,7 +6,7 @@ use toml::Value;
 
 use super::{File, Rule, largest};
 use crate::expand::toml_name;
-use crate::family::{Mixers, Switch};
+use crate::family::{Mixers, Switch, Traits};
 use crate::kernels::{PANEL_ROWS, TOP_K};
 use crate::numbers::{self, Form, Has, Number, ROPE_THETA, Range, TABLES};
 use crate::schema::model::{
@@ -28,6 +28,11 @@ fn added_text(tokens: &AddedTokens, id: u64) -> Option<&str> {
     Some(text.as_str()).filter(|text| !text.is_empty())
 }
 
+/// The rules of a table, if the model has it.
+fn rules_of<T>(table: &Option<T>, rules: impl FnOnce(&T) -> Rule) -> Rule {
+    table.as_ref().map_or(Ok(()), rules)
+}
+
 impl File {
     pub(super) fn model_rules(&self, model: &Model) -> Rule {
         self.model_parts(model).into_iter().collect()
@@ -35,10 +40,6 @@ impl File {
 
     /// The rules on a model's facts, a rule for each table.
     pub(super) fn model_parts(&self, model: &Model) -> Vec<Rule> {
-        let (gdn, mamba) = (model.gdn.as_ref(), model.mamba.as_ref());
-        let (latent, moe) = (model.latent.as_ref(), model.moe.as_ref());
-        let (sliding, vision) = (model.sliding.as_ref(), model.vision.as_ref());
-        let chat = model.chat.as_ref();
         let mut rules = vec![
             self.text("title", &model.title),
             self.text("id", &model.id),
@@ -50,29 +51,26 @@ impl File {
         rules.extend([
             self.family_rules(model),
             self.attention_rules("attention", &model.attention),
-            sliding.map_or(Ok(()), |sliding| self.attention_rules("sliding", sliding)),
+            rules_of(&model.sliding, |it| self.attention_rules("sliding", it)),
             self.rotary_rules(model),
-            gdn.map_or(Ok(()), |gdn| {
-                let heads = [
-                    ("gdn.value_heads", gdn.value_heads),
-                    ("gdn.key_heads", gdn.key_heads),
-                ];
-                self.multiple(heads)
+            rules_of(&model.gdn, |gdn| {
+                let (values, keys) = (gdn.value_heads, gdn.key_heads);
+                self.multiple([("gdn.value_heads", values), ("gdn.key_heads", keys)])
             }),
-            mamba.map_or(Ok(()), |mamba| {
+            rules_of(&model.mamba, |mamba| {
                 self.multiple([("mamba.heads", mamba.heads), ("mamba.groups", mamba.groups)])
             }),
-            latent.map_or(Ok(()), |latent| self.latent_rules(model, latent)),
-            moe.map_or(Ok(()), |moe| {
+            rules_of(&model.latent, |latent| self.latent_rules(model, latent)),
+            rules_of(&model.moe, |moe| {
                 let (chosen, experts) = (moe.experts_per_token, moe.experts);
                 let rule = format!("must be 1 ..= moe.experts = {experts}");
                 let fits = (1..=experts).contains(&chosen);
                 self.rule(fits, "moe.experts_per_token", chosen, &rule)
             }),
             self.mtp_rules(&model.mtp, model.vocab),
-            vision.map_or(Ok(()), |vision| self.unused_rules(vision)),
+            rules_of(&model.vision, |vision| self.unused_rules(vision)),
             self.sampling_rules(&model.sampling, model.vocab),
-            chat.map_or(Ok(()), |chat| self.chat_rules(chat, model.vocab)),
+            rules_of(&model.chat, |chat| self.chat_rules(chat, model.vocab)),
         ]);
         rules
     }
@@ -85,14 +83,9 @@ impl File {
             key.split('.')
                 .try_fold(&manifest, |table, name| table.get(name))
         };
-        let has = |key: &str, has| {
-            let name = form.traits.name;
-            let (found, rule) = match (has, value(key).is_some()) {
-                (Has::Always, false) => ("absent", format!("family = {name:?} has it")),
-                (Has::Never, true) => ("stated", format!("family = {name:?} has none")),
-                _ => return Ok(()),
-            };
-            self.rule(false, key, found, &rule)
+        let has = |key: &str, has| match has {
+            Has::Maybe => Ok(()),
+            _ => self.family_has(form.traits, key, value(key).is_some(), has == Has::Always),
         };
         let number = |number: &Number| {
             let (key, table, its) = (number.key, number.table(), (number.of)(&form));
@@ -113,6 +106,16 @@ impl File {
         let unknown = unknown.map(|key| has(&key, Has::Never));
         let all = numbers::all(form.traits).map(number);
         tables.chain(all).chain(unknown).collect()
+    }
+
+    /// A table or number is stated if the family has it, and only then.
+    fn family_has(&self, family: &Traits, key: &str, stated: bool, has: bool) -> Rule {
+        let (found, rule) = match has {
+            true => ("absent", "has it"),
+            false => ("stated", "has none"),
+        };
+        let rule = format!("family = {:?} {rule}", family.name);
+        self.rule(stated == has, key, found, &rule)
     }
 
     fn ranged(&self, key: &str, value: &Value, range: &Range) -> Rule {
@@ -148,17 +151,9 @@ impl File {
         let is_other = |mixer: &Mixer| mixer.recurs() && Some(*mixer) != its_own;
         let others = period.iter().any(is_other);
         let predicts = model.mtp.layers > 0;
-        for (key, stated, has) in [
-            ("layers.period", others, false),
-            ("layers.period", slides, traits.mixers.slide()),
-            ("mtp", predicts, traits.mixers.predict() && predicts),
-        ] {
-            let (found, rule) = match has {
-                true => ("absent", format!("family = {:?} has it", traits.name)),
-                false => ("stated", format!("family = {:?} has none", traits.name)),
-            };
-            self.rule(stated == has, key, found, &rule)?;
-        }
+        self.family_has(traits, "layers.period", others, false)?;
+        self.family_has(traits, "layers.period", slides, traits.mixers.slide())?;
+        self.family_has(traits, "mtp", predicts, traits.mixers.predict() && predicts)?;
         let rule = format!("family = {:?} attends in some layers", traits.name);
         let period = format!("{period:?}");
         self.rule(attends, "layers.period", period, &rule)
@@ -191,10 +186,8 @@ impl File {
         self.rule(mixes, "layers.period", format!("{period:?}"), &rule)?;
         let (key, parts) = ("layers.feed_forward", format!("{feed_forward:?}"));
         self.rule(feed_forward.iter().all(is_known), key, &parts, &rule)?;
-        let layers = model.mixers().into_iter().zip(model.feed_forwards());
-        let empty = layers
-            .into_iter()
-            .position(|each| each == (Mixer::None, none));
+        let mut layers = model.mixers().into_iter().zip(model.feed_forwards());
+        let empty = layers.position(|each| each == (Mixer::None, none));
         let rule = format!("layer {} has neither a mixer nor this", empty.unwrap_or(0));
         self.rule(empty.is_none(), key, &parts, &rule)
     }
@@ -221,8 +214,7 @@ impl File {
             )
         };
         whole("attention", &model.attention)?;
-        let sliding = model.sliding.as_ref();
-        sliding.map_or(Ok(()), |sliding| whole("sliding", sliding))
+        rules_of(&model.sliding, |sliding| whole("sliding", sliding))
     }
 
     fn layer_rules(&self, layers: &Layers) -> Rule {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use argh::FromArgs;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::build::build;
@@ -91,9 +92,7 @@ impl Bench {
         if !status.success() {
             return Err(Failure::Failed(format!("the measurement failed: {status}")));
         }
-        let text =
-            fs::read_to_string(&json).map_err(|why| format!("read {}: {why}", json.display()))?;
-        Ok(serde_json::from_str(&text).map_err(|why| format!("{}: {why}", json.display()))?)
+        parsed(&json)
     }
 }
 
@@ -108,8 +107,12 @@ pub fn read(path: &Path) -> Result<Map<String, Value>, Failure> {
     if !path.exists() {
         return Ok(Map::new());
     }
-    let text = fs::read_to_string(path).map_err(|why| format!("read {}: {why}", path.display()))?;
-    Ok(serde_json::from_str(&text).map_err(|why| format!("{}: {why}", path.display()))?)
+    parsed(path)
+}
+
+fn parsed<T: DeserializeOwned>(json: &Path) -> Result<T, Failure> {
+    let text = fs::read_to_string(json).map_err(|why| format!("read {}: {why}", json.display()))?;
+    Ok(serde_json::from_str(&text).map_err(|why| format!("{}: {why}", json.display()))?)
 }
 
 /// Commit, digest of the binary, card, clock and power limit of a measurement.

@@ -1,7 +1,6 @@
 //! `figures`: tables of measured and computed figures in pages.
 
 use std::fmt::Write;
-use std::fs;
 use std::path::Path;
 
 use argh::FromArgs;
@@ -11,7 +10,7 @@ use serde_json::{Map, Value};
 
 use super::bench::{DIGEST, baseline, read};
 use crate::graph::digest::Digest;
-use crate::site::{Failure, Site};
+use crate::site::{self, Failure, Site};
 
 /// Path of the comparison with another server on one card.
 const COMPARED: &str = "ci/baseline/compared.json";
@@ -107,8 +106,7 @@ fn tables(site: &Site) -> Result<[(&'static str, String); 3], Failure> {
 /// Names the first row on a page that no figures give, or that the page lacks.
 pub fn check(site: &Site) -> Result<(), Failure> {
     for (page, table) in tables(site)? {
-        let text = fs::read_to_string(site.root.join(page));
-        let text = text.map_err(|why| format!("{page}: {why}"))?;
+        let text = site::read(&site.root, page)?;
         let shown = rows_below(&text, &table);
         let unknown = shown.iter().find(|row| !table.contains(*row));
         if let Some(row) = unknown {
@@ -224,10 +222,8 @@ struct Compared {
 /// # Errors
 /// A file that cannot be read.
 fn compared(root: &Path) -> Result<String, Failure> {
-    let text = fs::read_to_string(root.join(COMPARED));
-    let text = text.map_err(|why| format!("{COMPARED}: {why}"))?;
-    let found: Compared =
-        serde_json::from_str(&text).map_err(|why| format!("{COMPARED}: {why}"))?;
+    let found = serde_json::from_str(&site::read(root, COMPARED)?);
+    let found: Compared = found.map_err(|why| format!("{COMPARED}: {why}"))?;
     let (card, date) = (&found.card, &found.date);
     let mut table = format!("| {card}, {date}, {} weights |", found.weights);
     for title in found.models.values() {

@@ -8,7 +8,7 @@ use super::test::Work;
 use crate::cuda;
 use crate::graph::Graph;
 use crate::site::{Failure, Site};
-use crate::wheel::{Pin, Unpack, Wheels};
+use crate::wheel::{Pin, Wheels};
 use crate::workflow::{FILES, FOLDER};
 
 /// Runs each linter over [`FOLDER`].
@@ -38,14 +38,8 @@ fn programs(site: &Site) -> Result<[PathBuf; 3], Failure> {
         scripts(&pins.zizmor),
     ];
     let (mut graph, mut wheels) = (Graph::new(), Wheels::default());
-    let unpacked = pins.linters().into_iter().zip(&folders).map(|(pin, keep)| {
-        let unpack = Unpack {
-            into: pin.name(),
-            wheels: &[pin],
-            keep,
-        };
-        wheels.unpack(&mut graph, &unpack)
-    });
+    let linters = pins.linters().into_iter().zip(&folders);
+    let unpacked = linters.map(|(pin, keep)| wheels.unpack(&mut graph, pin.name(), &[pin], keep));
     let unpacked = unpacked.collect::<Result<Vec<_>, _>>()?;
     let made = make_only(site, &graph, &unpacked.iter().collect::<Vec<_>>())?;
     Ok([0, 1, 2].map(|ix| made[ix].join(["actionlint", "shellcheck", "zizmor"][ix])))

@@ -10,6 +10,7 @@ use toml::Table;
 use crate::cuda::{self, AARCH64, X86_64};
 use crate::graph::digest::Digest;
 use crate::site::{Failure, Site};
+use crate::toolchain::said;
 use crate::weights;
 use crate::wheel::{self, Pin};
 
@@ -71,16 +72,10 @@ fn wheels(site: &Site) -> Result<Vec<Pin>, Failure> {
 /// Makes a cargo home with the crates of `Cargo.lock`; cargo compares their digests.
 fn crates(site: &Site, home: &Path) -> Result<(), String> {
     eprintln!("crates");
-    let done = Command::new("cargo")
-        .args(["vendor", "--quiet", "--locked", "--versioned-dirs"])
-        .arg(home.join(CRATES))
-        .current_dir(&site.root)
-        .output()
-        .map_err(|why| format!("cargo vendor: {why}"))?;
-    if !done.status.success() {
-        let said = String::from_utf8_lossy(&done.stderr).into_owned();
-        return Err(format!("cargo vendor: {}", said.trim()));
-    }
+    let mut vendor = Command::new("cargo");
+    vendor.args(["vendor", "--quiet", "--locked", "--versioned-dirs"]);
+    vendor.arg(home.join(CRATES)).current_dir(&site.root);
+    said(&mut vendor, "cargo vendor")?;
     // Cargo resolves the path relative to the parent of the file's folder.
     let config = format!(
         "[source.crates-io]\nreplace-with = \"mirror\"\n[source.mirror]\ndirectory = \

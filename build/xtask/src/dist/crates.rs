@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::graph::Sandbox;
+use crate::site::read;
+use crate::toolchain::said;
 
 /// The crate that the binary is built from.
 const ROOT: &str = "atlas";
@@ -58,18 +60,13 @@ pub fn collect(sandbox: &Sandbox<'_>) -> Result<(), String> {
         .env("RUSTC", sandbox.arg("rustc")?)
         .env("CARGO_HOME", sandbox.arg("cargo_home")?)
         .env_remove("ATLAS_TARGET");
-    let done = command.output();
-    let done = done.map_err(|why| format!("cargo metadata: {why}"))?;
-    if !done.status.success() {
-        let said = String::from_utf8_lossy(&done.stderr).into_owned();
-        return Err(format!("cargo metadata: {}", said.trim()));
-    }
-    let metadata = serde_json::from_slice(&done.stdout).map_err(|why| why.to_string())?;
-    let lock = fs::read_to_string(sandbox.path("Cargo.lock")).map_err(|why| why.to_string())?;
+    let metadata = said(&mut command, "cargo metadata")?;
+    let metadata = serde_json::from_slice(&metadata).map_err(|why| why.to_string())?;
+    let lock = read(sandbox.work, "Cargo.lock")?;
     let crates = linked(&metadata, &checksums(&lock)?)?;
     allowed(&crates)?;
     let text = serde_json::to_string_pretty(&crates).map_err(|why| why.to_string())?;
-    fs::write(sandbox.path("crates.json"), text).map_err(|why| why.to_string())
+    sandbox.write("crates.json", text)
 }
 
 /// Digest of each locked crate, by name and version.

@@ -27,6 +27,9 @@ use crate::graph::{self, Action, ActionId, Code, Error, Source};
 use crate::plan::{Plan, sources};
 use crate::toolchain::{Toolchain, versioned};
 
+/// Version of the workspace.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
 /// Name of the file that is signed.
 pub const SUMS: &str = "SHA256SUMS";
 
@@ -43,7 +46,6 @@ pub struct Dist {
 /// # Errors
 /// If a program is missing, or the newest release in the changelog is not the workspace's.
 pub fn plan(plan: &mut Plan, target: &Target, toolchain: &Toolchain) -> Result<Dist, Error> {
-    let version = env!("CARGO_PKG_VERSION");
     let host = |what: String| Error::Host { what };
     let prefix = match plan.triple == toolchain.host {
         true => String::new(),
@@ -64,23 +66,14 @@ pub fn plan(plan: &mut Plan, target: &Target, toolchain: &Toolchain) -> Result<D
     let best = &["--keep", "--threads=1", "-9"];
     let data = compressed(plan, contents, "data.tar", &xz, best)?;
     let release = compressed(plan, contents, "release.tar", &zstd, &["--quiet", "-19"])?;
-    let arch = debian_name(&plan.triple);
-    let published = Published {
-        contents,
-        data,
-        release,
-        deb: format!("{}_{version}_{arch}.deb", made.name),
-        archive: format!("{}-{version}.tar.zst", made.name),
-        bill: format!("{}.cdx.json", made.name),
-        time: newest(toolchain, version)?.seconds(),
-    };
-    assembled(plan, made, published)
+    let time = newest(toolchain)?.seconds();
+    assembled(plan, made, contents, [data, release], time)
 }
 
-fn newest(toolchain: &Toolchain, version: &str) -> Result<Release, Error> {
+fn newest(toolchain: &Toolchain) -> Result<Release, Error> {
     let path = toolchain.root.join(changes::FILE);
     let text = fs::read_to_string(&path).map_err(Error::io("read", &path))?;
-    Release::newest(&text, version).map_err(|what| Error::plan("dist", what))
+    Release::newest(&text, VERSION).map_err(|what| Error::plan("dist", what))
 }
 
 /// Machine of a Rust triple, its first part.
@@ -190,7 +183,7 @@ fn contents(plan: &mut Plan, target: &Target, made: &Made) -> Result<ActionId, E
     let label = format!("contents {}", made.name);
     let mut action = Action::built_in(label, "contents", package::contents, Code::Executable)
         .arg("name", &made.name)
-        .arg("version", env!("CARGO_PKG_VERSION"))
+        .arg("version", VERSION)
         .arg("facts", package::facts(target))
         .arg("tools", &made.tools)
         .arg("commit", &made.commit)
@@ -208,14 +201,14 @@ fn contents(plan: &mut Plan, target: &Target, made: &Made) -> Result<ActionId, E
     plan.graph.add(action)
 }
 
-/// Adds an action that compresses the output `file` of `from` to its own first output.
+/// Adds an action that compresses the output `file` of `from`; returns what it leaves.
 fn compressed(
     plan: &mut Plan,
     from: ActionId,
     file: &str,
     tool: &graph::Tool,
     options: &[&str],
-) -> Result<(ActionId, String), Error> {
+) -> Result<Source, Error> {
     let label = format!("{} {file} of {}", tool.name, plan.binary);
     let packed = format!("{file}.{}", if tool.name == "xz" { "xz" } else { "zst" });
     let argv = [&[&*tool.name], options, &["--force", file]].concat();
@@ -223,39 +216,34 @@ fn compressed(
         .tools([tool])
         .input(from.output(file), file)
         .output(&packed);
-    Ok((plan.graph.add(action)?, packed))
+    Ok(plan.graph.add(action)?.output(packed))
 }
 
-/// Inputs of the action that assembles a release, and names of the published files.
-struct Published {
+fn assembled(
+    plan: &mut Plan,
+    made: Made,
     contents: ActionId,
-    data: (ActionId, String),
-    release: (ActionId, String),
-    deb: String,
-    archive: String,
-    bill: String,
+    [data, release]: [Source; 2],
     time: u64,
-}
-
-fn assembled(plan: &mut Plan, made: Made, published: Published) -> Result<Dist, Error> {
-    let Published { contents, deb, .. } = published;
-    let (data, release) = (published.data, published.release);
-    let list = format!("{}.MANIFEST.json", made.name);
+) -> Result<Dist, Error> {
+    let name = &made.name;
+    let deb = format!("{name}_{VERSION}_{}.deb", debian_name(&plan.triple));
+    // A release has one such list for each target.
+    let list = format!("{name}.MANIFEST.json");
     let mut files = vec![
-        (made.name.clone(), made.licensed.output("binary")),
-        (published.archive, release.0.output(release.1)),
-        (published.bill, contents.output("sbom.json")),
-        // A release has one such list for each target.
+        (name.clone(), made.licensed.output("binary")),
+        (format!("{name}-{VERSION}.tar.zst"), release),
+        (format!("{name}.cdx.json"), contents.output("sbom.json")),
         (list, contents.output("MANIFEST.json")),
     ];
     let names: Vec<&str> = files.iter().map(|(name, _)| name.as_str()).collect();
     let label = format!("assemble {}", made.name);
     let mut action = Action::built_in(label, "assemble", package::assemble, Code::Executable)
         .arg("deb", &deb)
-        .arg("time", published.time.to_string())
+        .arg("time", time.to_string())
         .arg("sums", format!("{} {deb}", names.join(" ")))
         .input(contents.output("control.tar.gz"), "control.tar.gz")
-        .input(data.0.output(data.1), "data.tar.xz")
+        .input(data, "data.tar.xz")
         .output(&deb)
         .output(SUMS);
     for (name, source) in &files {

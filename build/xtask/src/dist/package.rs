@@ -14,6 +14,7 @@ use super::crates::Crate;
 use crate::binary::{Elf, MACHINE_AARCH64};
 use crate::graph::Sandbox;
 use crate::graph::digest::Digest;
+use crate::site;
 
 /// Files of the workspace from which package files are made.
 pub const TEMPLATES: [&str; 19] = [
@@ -104,7 +105,7 @@ pub fn contents(sandbox: &Sandbox<'_>) -> Result<(), String> {
     let time = parts.release.seconds();
     let installed = parts.installed();
     sandbox.write("data.tar", &tar(&installed, "./", time)?)?;
-    let control = tar(&parts.control(&installed)?, "./", time)?;
+    let control = tar(&parts.control(&installed), "./", time)?;
     sandbox.write("control.tar.gz", gzip(&control))?;
     let prefix = format!("{}-{}/", parts.name, parts.release.version);
     sandbox.write("release.tar", &tar(&parts.released(), &prefix, time)?)?;
@@ -130,9 +131,7 @@ struct Parts {
 
 impl Parts {
     fn read(sandbox: &Sandbox<'_>) -> Result<Parts, String> {
-        let text = |path: &str| {
-            fs::read_to_string(sandbox.path(path)).map_err(|why| format!("{path}: {why}"))
-        };
+        let text = |path: &str| site::read(sandbox.work, path);
         let json = |what: &str, text: &str| {
             serde_json::from_str(text).map_err(|why| format!("{what}: {why}"))
         };
@@ -346,7 +345,7 @@ impl Parts {
     }
 
     /// Files that dpkg reads: facts, digests and maintainer scripts.
-    fn control(&self, installed: &[Member]) -> Result<Vec<Member>, String> {
+    fn control(&self, installed: &[Member]) -> Vec<Member> {
         let bytes: usize = installed.iter().map(|member| member.content.len()).sum();
         let size = bytes.div_ceil(SIZE_UNIT).to_string();
         let control = self.template("packaging/debian/control");
@@ -362,7 +361,7 @@ impl Parts {
             let text = self.template(&format!("packaging/debian/{script}"));
             members.push(Member::program(script, text));
         }
-        Ok(members)
+        members
     }
 }
 
