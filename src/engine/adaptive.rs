@@ -1,8 +1,8 @@
-//! Adaptive sampling, off unless asked for: the temperature of a token follows the part of the
-//! reply that it is in, how long the model has been sure, and how much the reply repeats itself;
-//! and a token that is nearly certain is taken. It costs a look at every logit of every row.
+//! Adaptive sampling, off unless asked for: a token's temperature follows the part of the reply
+//! that the token is in, how long the model has been sure, and how much the reply repeats itself; a
+//! nearly certain token is taken. Every logit of every row is read for this.
 //!
-//! The rule and its numbers are those of the Atlas of Avarok, so that its users get what they had.
+//! The rule and its numbers are those of the Atlas of Avarok, so its users get the same results.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -14,11 +14,11 @@ pub type Marks = [TokenId; 2];
 /// Tokens by which the parts of a reply are recognised.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Parts {
-    /// Around reasoning; none if the model has no such tokens.
+    /// Tokens around reasoning; none if the model has no such tokens.
     pub reasoning: Option<Marks>,
-    /// Around calls of tools.
+    /// Tokens around calls of tools.
     pub calls: Option<Marks>,
-    /// Whether a grammar constrains the text outside of both.
+    /// Whether a grammar constrains the text outside of reasoning and calls.
     pub constrained: bool,
 }
 
@@ -31,7 +31,7 @@ enum Part {
 }
 
 impl Part {
-    /// Probability from which on the most likely token is taken.
+    /// Probability from which on the most likely token is taken without a draw.
     fn certain(self) -> f64 {
         match self {
             Part::Text => 0.9,
@@ -54,33 +54,36 @@ const CALL_TEMPERATURE_MAX: f32 = 0.3;
 const CONSTRAINED_FACTOR: f32 = 0.6;
 /// Entropy, in nats, of a row of which the model is sure.
 const SURE: f64 = 0.5;
-/// Consecutive rows of which the model was sure, and what they add to the temperature.
+/// Consecutive rows of which the model was sure, and the amount added to the temperature then.
 const BOOSTS: [(usize, f32); 3] = [(32, 0.3), (16, 0.2), (8, 0.1)];
 /// Share of distinct n-grams below which the temperature is multiplied, and the factor.
 const FACTORS: [(f32, f32); 3] = [(0.15, 1.8), (0.25, 1.4), (0.35, 1.2)];
-/// Last tokens in which repetitions are counted, tokens from which on they are, and the interval.
+/// Number of the reply's last tokens in which repetitions are counted.
 const WINDOW: usize = 128;
+/// Tokens of a reply from which on repetitions are counted.
 const WINDOW_MIN: usize = 32;
+/// Tokens between two counts.
 const EVERY: usize = 16;
-/// Lengths of n-grams, in bytes of 32-bit ids.
+/// Lengths of n-grams, in bytes of little-endian 32-bit token ids.
 const RUNS: std::ops::RangeInclusive<usize> = 3..=6;
 
-/// State of a reply.
+/// Adaptive sampling of one reply.
 #[derive(Debug)]
 pub struct Adaptive {
     parts: Parts,
     part: Part,
     /// Consecutive rows, up to now, of which the model was sure.
     sure: usize,
-    /// Tokens of the reply, the last `WINDOW` of them, and how many there were.
+    /// The last `WINDOW` tokens of the reply.
     last: VecDeque<TokenId>,
+    /// Number of all tokens of the reply so far.
     came: usize,
     /// Share of distinct n-grams at the last count.
     distinct: f32,
 }
 
 impl Adaptive {
-    /// State at the start of a reply; the prompt may end within a part.
+    /// Adaptive sampling at the start of a reply; the prompt may end within a part.
     pub fn new(parts: Parts, prompt: &[TokenId]) -> Adaptive {
         let mut state = Adaptive {
             parts,
@@ -95,7 +98,7 @@ impl Adaptive {
         state
     }
 
-    /// Part of text outside of reasoning and calls.
+    /// Kind of the text outside of reasoning and calls.
     fn outside(&self) -> Part {
         match self.parts.constrained {
             true => Part::Constrained,
@@ -117,7 +120,7 @@ impl Adaptive {
         }
     }
 
-    /// Notes the row that the next token is chosen from.
+    /// Notes the row of logits that the next token is chosen from.
     pub fn observe(&mut self, logits: &[f32]) {
         self.sure = match entropy(logits) < SURE {
             true => self.sure + 1,
@@ -144,7 +147,7 @@ impl Adaptive {
         1.0 / sum >= self.part.certain()
     }
 
-    /// Temperature of the next token, of a request whose own is `base`.
+    /// Temperature of the next token, where the request's own temperature is `base`.
     pub fn temperature(&self, base: f32) -> f32 {
         let temperature = self.part.temperature(base);
         if self.part == Part::Call {
@@ -179,7 +182,7 @@ fn entropy(logits: &[f32]) -> f64 {
     logits.iter().map(surprise).sum()
 }
 
-/// Share of distinct runs of bytes among all of some tokens.
+/// Share of distinct n-grams among all n-grams of the tokens' bytes, lengths of [`RUNS`].
 fn distinct(tokens: &VecDeque<TokenId>) -> f32 {
     let bytes = tokens.iter().flat_map(|token| token.to_le_bytes());
     let bytes: Vec<u8> = bytes.collect();
