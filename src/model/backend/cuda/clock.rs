@@ -8,9 +8,9 @@ use step::executor::DeviceError;
 
 /// Bytes of a line that `atlas_read_bytes` counts.
 const LINE: usize = 1024;
-/// Lines that reads go through in turn: several times the largest second-level cache.
+/// Number of lines that reads go through in turn: several times the largest second-level cache.
 const LINES: usize = (256 << 20) / LINE;
-/// Reads start at a multiple of this many lines.
+/// Number of lines of which the start of a read is a multiple.
 const PIECE: usize = 4;
 /// Bytes whose reading keeps the device busy while the host queues a step: some 15 ms on an H200.
 const OCCUPYING_BYTES: u64 = 64 << 30;
@@ -19,7 +19,7 @@ pub struct DeviceClock {
     device: Device,
     stream: Stream,
     lines: DeviceBuf<u8>,
-    /// Line at which the next read starts: the one that was read longest ago.
+    /// Line at which the next read starts: the least recently read one.
     next: usize,
 }
 
@@ -64,7 +64,7 @@ impl Clock for DeviceClock {
         let lines = usize::try_from(bytes).expect("64 bits").div_ceil(LINE);
         let (from, room, first) = (self.lines.as_ptr(), count(LINES), count(self.next));
         let lines_read = count(lines);
-        // SAFETY: the buffer has `room` lines; the launcher checks the rest.
+        // SAFETY: the buffer has `LINES` lines; the launcher checks the rest.
         let code =
             unsafe { ops::atlas_read_bytes(from, room, first, lines_read, self.stream.launcher()) };
         self.next = (self.next + lines).next_multiple_of(PIECE) % LINES;

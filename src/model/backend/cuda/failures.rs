@@ -3,7 +3,7 @@
 //! A refused launch leaves the device working. A failed wait does not: the device ran into an
 //! error, which every later call repeats, or hides behind an error of its own.
 
-/// Failed calls, represented by the first one's error.
+/// Failed calls since the last report, represented by the first one's error.
 #[derive(Debug)]
 pub struct Failures<E> {
     first: Option<E>,
@@ -39,7 +39,7 @@ impl<E: Clone> Failures<E> {
         self.first.is_some()
     }
 
-    /// Whether the device works no more.
+    /// Whether the device does not work any more.
     pub fn is_lost(&self) -> bool {
         self.lost
     }
