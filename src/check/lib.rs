@@ -43,8 +43,8 @@ pub use text_check::{
 };
 
 /// Compares the chosen ops of this binary with their reference: most of a minute at a large model's
-/// shapes, and many minutes with all rows. `tell` gets each line as it is found. An op that is
-/// chosen alone has other random inputs than among all.
+/// shapes, and many minutes with all rows. `tell` gets each line at once. An op that is chosen
+/// alone has other random inputs than among all.
 pub fn compare_ops(choice: parity::Choice, tell: fn(&parity::Line)) -> parity::Report {
     let mut report = parity::Report::told(choice, tell);
     let mut random = parity::Random::seeded(report.seed);
