@@ -98,7 +98,7 @@ fn cargo(sysroot: &Path, cargo_home: &Path, rustc: &Tool) -> Result<Tool, String
 /// A program of `PATH` that identifies itself with `--version`.
 ///
 /// # Errors
-/// If it is not found; `package` is the Debian package that has it.
+/// If the program is not found; `package` is the Debian package that has it.
 pub fn versioned(name: &str, package: &str, root: &Path) -> Result<Tool, String> {
     let path =
         on_path(name).ok_or_else(|| format!("{name} is not on PATH; apt-get install {package}"))?;

@@ -88,7 +88,7 @@ pub(super) fn model(model: &Model, stops: &[u64]) -> String {
     lines.0
 }
 
-/// Tables that mean the same as their absence, and are left out.
+/// Tables that mean the same as their absence, and that manifests leave out.
 const EMPTY: [&str; 2] = ["[mtp]\nlayers = 0", "[checkpoint]"];
 
 /// A line of TOML with its number in groups of digits.
@@ -160,8 +160,8 @@ fn harmony() -> String {
     )
 }
 
-/// The `[chat]` table of a model, as comments: of it nothing is known but `stops` and the format
-/// that these ids suggest.
+/// The `[chat]` table of a model, as comments: only `stops` are known, and the format that these
+/// ids suggest.
 fn chat(stops: &[u64]) -> String {
     if stops.contains(&HARMONY_RETURN) {
         return harmony();

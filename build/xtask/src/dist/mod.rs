@@ -249,7 +249,7 @@ fn assembled(plan: &mut Plan, made: Made, published: Published) -> Result<Dist, 
         (made.name.clone(), made.licensed.output("binary")),
         (published.archive, release.0.output(release.1)),
         (published.bill, contents.output("sbom.json")),
-        // A release has one such list for each target.
+        // A release has one such list of digests for each target.
         (list, contents.output("MANIFEST.json")),
     ];
     let names: Vec<&str> = files.iter().map(|(name, _)| name.as_str()).collect();
