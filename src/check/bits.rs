@@ -178,8 +178,7 @@ enum Way {
     Eager,
 }
 
-/// Digest of all rows of logits in order: equal for two builds that compute equal bits from equal
-/// inputs.
+/// Digest of all rows of logits in order, equal for builds that compute the same bits.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen {
     rows: usize,
@@ -211,8 +210,7 @@ impl fmt::Display for Seen {
     }
 }
 
-/// Tries all rules on inputs that `trial` draws, and reports the compared and the differing rows to
-/// `trial`.
+/// Tries all rules on inputs that `trial` draws, and tells it the compared and differing rows.
 pub fn bit_rules<B: Runs>(
     runner: &mut Runner<B>,
     extent: Extent,

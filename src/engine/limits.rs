@@ -70,8 +70,7 @@ impl Limits {
     }
 
     /// Sequences that hold a slot at once: one more than a step has, for a client that holds none.
-    /// The extra slot's state is a snapshot's, so there is no such slot if that were the only
-    /// snapshot.
+    /// The extra slot's state is a snapshot's; there is no such slot if there is but one snapshot.
     pub(super) fn slots(&self) -> usize {
         self.sequences + usize::from(self.snapshots != 1)
     }

@@ -145,8 +145,7 @@ impl Sequence {
         second.map_or(usize::MAX, |point| point.tokens - PAGE - self.computed)
     }
 
-    /// Takes a state for a snapshot in the next `count` rows, if one is due there and a state is to
-    /// be had.
+    /// Takes a state for a snapshot in the next `count` rows, if one is due and to be had.
     pub fn lend(&mut self, count: usize, kv: &mut Kv) {
         let next = self.snapshot_points.first();
         if next.is_some_and(|point| point.tokens <= self.computed + count) {
@@ -404,8 +403,7 @@ impl Sequence {
         self.events.is_closed()
     }
 
-    /// Whether the row before `end` is that of the last known token, so that its logits give the
-    /// next token.
+    /// Whether the row before `end` is that of the last known token, and so gives the next one.
     fn reaches_the_end(&self, end: usize) -> bool {
         end == self.tokens.len() && end < self.length_max
     }

@@ -41,8 +41,7 @@ impl States {
         }
     }
 
-    /// States that the rows write: the last one and the snapshot. States after drafts are not among
-    /// them.
+    /// States that the rows write: the last one and the snapshot, but not those after drafts.
     pub fn written(&self) -> impl Iterator<Item = Slot> + use<> {
         [Some(self.to), self.snapshot.map(|snapshot| snapshot.slot)]
             .into_iter()
@@ -176,8 +175,7 @@ pub struct Ranked<'a> {
 }
 
 impl<'a> Ranked<'a> {
-    /// Reads a ranking in the layout of the model's `top_k`: ids as floats, their logits, and the
-    /// sum.
+    /// Reads a ranking in the layout of the model's `top_k`: ids as floats, logits, and the sum.
     pub fn new(row: &'a [f32]) -> Ranked<'a> {
         let (&sum, ranked) = row.split_last().expect("a sum is there");
         let (ids, logits) = ranked.split_at(ranked.len() / 2);

@@ -190,8 +190,7 @@ impl<N: Naming> Tier<N> {
         }
     }
 
-    /// Queues a prefix in host memory to be written to the disk; its last block is pinned until
-    /// then.
+    /// Queues a prefix in host memory for writing to the disk; pins its last block until then.
     pub(super) fn queue_write(&mut self, beginning: Beginning, last: NodeId) {
         let is_whole = self.index.is_beginning(last, beginning.pages());
         let most = self.host.pages() / QUEUED_PART;
@@ -249,8 +248,7 @@ impl<N: Naming> Tier<N> {
         read.filling.len() * self.pieces.page < COPIED_MAX
     }
 
-    /// Takes a piece that was read. If a piece could not be read, the rest of the prefix is of no
-    /// use.
+    /// Takes a piece that was read. Without it, the rest of the prefix is of no use.
     fn take_read(
         &mut self,
         executor: &mut impl Executor,

@@ -8,8 +8,7 @@ use crate::weights::WeightsError;
 use step::executor::DeviceError;
 
 /// Attention over one latent of each position (MLA): the matrices from latents to keys and values
-/// are multiplied into queries and results, so all query heads ask one key head; latents are
-/// values.
+/// are multiplied into queries and results, so all query heads ask one key head.
 pub trait Shape: Send + Sync + 'static {
     /// Shape of the attention over the latents.
     type Attention: shapes::Attention;

@@ -84,8 +84,7 @@ pub trait Device {
     /// Memory of pieces of one size; clones share the memory.
     type Pool: Clone;
 
-    /// Whether rows of logits are ranked on the device, because copying them to the host costs
-    /// more.
+    /// Whether the device ranks rows of logits, because copying them to the host costs more.
     const RANKS: bool;
     /// Longest time of a step, or of a `read` after a step.
     const PATIENCE: Option<Patience>;

@@ -31,8 +31,7 @@ pub trait Draft: Device {
     /// that batch (`on`) the batch's rows advance by a position.
     fn draft(&mut self, _logits: &Self::Tensor, _on: bool) {}
 
-    /// Waits for all operations, and appends the drawn tokens of so many sequences, `depth` drafts
-    /// each.
+    /// Waits for all operations, and appends the drawn tokens: `depth` drafts of each sequence.
     fn read_drafts(
         &mut self,
         _depth: usize,

@@ -141,8 +141,7 @@ fn of_manifest(name: &str) -> Option<(Witness, Expected)> {
     Some((Witness::Manifest, Expected::Sha256(file.sha256.to_string())))
 }
 
-/// Hashes the files of `jobs`, several at a time on threads of their own; sorts the digests by
-/// name.
+/// Hashes the files of `jobs`, several at a time on their own threads; sorts by name.
 fn hash(jobs: Vec<Job>, progress: &Progress) -> Result<Vec<FileDigest>, WeightsError> {
     progress.enter(Stage::Hashing);
     progress.expect(jobs.iter().map(|job| job.source.bytes()).sum());

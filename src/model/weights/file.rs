@@ -57,8 +57,7 @@ impl Stamp {
 }
 
 impl WeightsFile {
-    /// Takes a regular file, and the same file opened for direct reads if its file system has
-    /// these.
+    /// Takes a regular file, and the same file opened for direct reads if they are possible.
     pub fn of(file: File, direct: Option<File>) -> io::Result<WeightsFile> {
         let stamp = Stamp::of(&file.metadata()?);
         let direct = match (direct, cached(&file, 0, &mut [0])) {

@@ -30,8 +30,7 @@ use step::transfer::{PIECE_ALIGN, PieceBytes, Sum, sum};
 
 pub use self::index::Found;
 
-/// Threads that read, write and seal: enough for a drive that is fast only with several requests at
-/// once.
+/// Threads that read, write and seal: a drive may be fast only with several requests at once.
 pub const THREADS: usize = 4;
 /// Bytes of pieces that threads have at once; at most one piece more.
 pub const IN_HANDS_MAX: usize = 64 << 20;
@@ -498,8 +497,7 @@ impl Disk {
         self.spawn(move |storage| storage.remove(entry));
     }
 
-    /// Notes whether a prompt was read before it would have been computed, and turns a slow disk
-    /// off.
+    /// Notes whether a prompt was read before it would have been computed; turns off a slow disk.
     pub fn note_pace(&mut self, in_time: bool) -> Option<Event> {
         self.slow = if in_time { 0 } else { self.slow + 1 };
         let off = (self.slow >= SLOW_MAX).then(|| self.turn_off("it is slower than computing"));

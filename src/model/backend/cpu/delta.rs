@@ -468,8 +468,7 @@ struct Step<'a> {
 }
 
 impl Step<'_> {
-    /// The rule of Mamba-2: like `apply`, but the state's prediction is not subtracted from the
-    /// value.
+    /// The rule of Mamba-2: as `apply`, without subtracting the state's prediction from the value.
     #[inline(always)]
     fn apply_whole<V: Vector, const G: usize>(
         &self,

@@ -124,7 +124,7 @@ impl Loader {
             let index = indices.next().expect("a cycle has no end");
             let (rows, start) = (&slot.1[..job.bytes()], index * SLOT_BYTES);
             packed[index].hold(copies).map_err(failed)?;
-            // SAFETY: the slot is filled again after its event only, and freed after a wait for the
+            // SAFETY: the slot is filled again after its event, and freed after a wait for the
             // stream.
             let copied = unsafe { staging.upload_part_unwaited(start, rows, copies) };
             copied.map_err(failed)?;
@@ -169,8 +169,8 @@ impl Loader {
             |part, slot: Filled<'_>| {
                 let (part, (buffer, start)) = (&parts[part], parts[part].to);
                 let bytes = &slot.1[..part.bytes()];
-                // SAFETY: the slot is filled again after its event only, and freed after a wait for
-                // the stream.
+                // SAFETY: the slot is filled again after its event, and freed after a wait for the
+                // stream.
                 let copied = unsafe { buffers[buffer].upload_part_unwaited(start, bytes, copies) };
                 copied.map_err(failed)?;
                 events[slot.0].record(copies).map_err(failed)?;

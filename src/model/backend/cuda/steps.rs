@@ -18,8 +18,7 @@ const NO_SLOT: Slot = Slot(u32::MAX);
 pub const fn cells_of(rows: usize) -> usize {
     rows / CELL + MAX_SEQUENCES
 }
-/// Query rows of a tile of `attend`, as many as an instruction takes; each head of a group is a
-/// row.
+/// Query rows of a tile of `attend`, an instruction's: a token has one for each head of its group.
 const TILE_ROWS: usize = 16;
 /// Query rows of a tile of cells.
 const CELL_TILE_ROWS: usize = 128;
@@ -390,8 +389,7 @@ impl Step {
         end
     }
 
-    /// Writes the pages of a sequence in a group, from number `at` of the list on; returns their
-    /// count.
+    /// Writes the pages of a sequence in a group, from number `at` on; returns their count.
     fn put_table(&mut self, batch: &Batch, span: &SeqSpan, group: PageGroup, at: usize) -> usize {
         let table = batch.table(span, group);
         let used = (span.start + span.rows.len()).div_ceil(PAGE) - table.first;
