@@ -22,7 +22,7 @@ pub const AHEAD_MAX: usize = 64;
 /// Bytes that the system's allocator adds to a block.
 const BLOCK_BYTES: usize = 16;
 
-/// Count of the unread events of all replies.
+/// Count of the bytes of unread events, shared by the channels of all replies.
 #[derive(Debug, Default)]
 pub struct Backlog {
     bytes: AtomicUsize,

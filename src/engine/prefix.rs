@@ -245,8 +245,8 @@ pub struct Hit {
     pub pages: Vec<PageId>,
     /// Snapshot after `node`, if the model has states.
     pub state: Option<Slot>,
-    /// Number of the prompt's leading blocks that are cached: up to `node`, and further ones of the
-    /// prompt's own domain. Further blocks of [`COMMON`] get no snapshots by other domains.
+    /// Number of leading blocks that are cached: up to `node`, and further ones of the prompt's
+    /// domain. Further ones of [`COMMON`] do not count: other domains add no snapshots there.
     pub known: usize,
     /// Name of the first block that is not cached.
     absent: Option<u128>,

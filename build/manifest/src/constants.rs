@@ -81,8 +81,8 @@ fn model_constants(target: &Target) -> Vec<Constant> {
     }
 }
 
-/// Groups of matrices that device code has in one format each: name of the constant, roles, and
-/// comment.
+/// Groups of matrices that device code has in one format each: name of the constant, roles, whether
+/// the group is of the prediction layer, and comment.
 const GROUPS: [(&str, &[Role], bool, &str); 5] = [
     (
         "FORMAT_EMBED",

@@ -39,10 +39,11 @@ pub trait Route<E: shapes::Experts>: Device {
     /// `ACTIVATION`, over the row's experts, added in the order of the routing, the shared one
     /// last; with `LATENT` the sum replaces `to[r]`. `x, to [R, WIDTH]`.
     ///
-    /// Where the shape's `ROWS_NVFP4` says so, experts of NVFP4 multiply rows that are rounded
-    /// to it, before `gate` and `up` and again before `down`: a row is multiplied by the power of
+    /// Where the shape's `ROWS_NVFP4` says so, experts of NVFP4 multiply rows that are rounded to
+    /// NVFP4, before `gate` and `up` and again before `down`: a row is multiplied by the power of
     /// two that brings its largest magnitude to `2^10 .. 2^11`; 16 columns share a scale, the E4M3
-    /// nearest to a sixth of their largest magnitude; each becomes the nearest E2M1 times that.
+    /// nearest to a sixth of their largest magnitude; each number becomes the nearest E2M1 times
+    /// the scale.
     fn experts(
         &mut self,
         x: &Self::Tensor,

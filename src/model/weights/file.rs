@@ -152,7 +152,7 @@ impl WeightsFile {
 }
 
 impl Drop for WeightsFile {
-    /// Also drops pages at the edges of reads, and the system's read-ahead.
+    /// Drops from the page cache also pages at the edges of reads, and the system's read-ahead.
     fn drop(&mut self) {
         if SHARES_MEMORY {
             let _ = fadvise(&self.file, 0, None, Advice::DontNeed);

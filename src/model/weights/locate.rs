@@ -56,7 +56,7 @@ pub fn locate(path: &Path) -> Result<Located, WeightsError> {
     }
 }
 
-/// Nearest ancestor of `path` that can be opened: the directory that this process may not search.
+/// Nearest ancestor of `path` that exists for this process, which may not search it.
 fn closed_parent(path: &Path) -> PathBuf {
     let mut above = path.ancestors().skip(1);
     let seen = above.find(|above| fs::metadata(above).is_ok());

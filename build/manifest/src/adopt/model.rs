@@ -65,7 +65,7 @@ pub(super) fn model(words: &mut Words, family: Family, name: &str, predicts: boo
     reader.layers();
     let mut tables: Vec<_> = numbers::all(traits).map(Number::table).collect();
     tables.dedup();
-    // A table inside of another is decided by the kind that the outer one states.
+    // The kind that the outer table states decides whether there is a table inside of it.
     tables.retain(|table| !table.is_empty() && !table.contains('.'));
     tables.iter().for_each(|table| reader.numbers(table));
     let _noted = reader.scaling();

@@ -110,7 +110,7 @@ impl<'a> Words<'a> {
         self.optional(pointers, &rule, |value| whole(value, &range))
     }
 
-    /// A count, 1 at least.
+    /// Reads a whole number from 1 to `most`.
     pub fn count(&mut self, pointer: &str, most: u64) -> Read<u64> {
         self.between(&[pointer], 1..=most)
     }

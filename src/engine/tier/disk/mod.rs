@@ -57,7 +57,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Options of a folder on a disk, and of the files that determine the identity.
+    /// Options for the folder at `path`; the thread that opens it computes `identity`.
     pub fn folder(
         path: PathBuf,
         identity: impl FnOnce() -> Result<Identity, String> + Send + 'static,
