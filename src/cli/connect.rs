@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn every_client_is_told_address_model_and_key() {
+    fn every_client_gets_address_model_and_key() {
         for (name, client) in CLIENTS {
             assert_eq!(name.parse(), Ok(client));
             let text = settings::of(&of(client));
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn agents_are_told_how_much_fits() {
+    fn agents_get_the_size_of_the_context() {
         let context = target::MAX_CONTEXT.to_string();
         for client in [
             Client::Opencode,

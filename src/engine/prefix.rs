@@ -176,9 +176,9 @@ impl Unknown {
         self.part += WEIGHT * (f64::from(u8::from(found)) - self.part);
     }
 
-    /// Expected uses of a beginning per millisecond. It falls with the time since the last use once
-    /// that exceeds the usual one, and with its square beyond that of all others: it may never be
-    /// used again.
+    /// Expected uses of a beginning per millisecond. The rate falls with the time since the last
+    /// use once that exceeds the usual gap, and with its square beyond the gaps of all beginnings:
+    /// this one may never be used again.
     fn rate(&self, reuse: &Reuse, now: u64) -> f64 {
         let part = match (reuse.found, reuse.gap) {
             (true, _) => 1.0,
@@ -997,7 +997,7 @@ impl<N: Naming> Prefixes<N> {
             return (false, Reverse(usize::MAX));
         };
         let beyond = owner == asker || of.pages > share || self.is_away(of);
-        // Parts of a share, so that not every page that goes changes the order.
+        // Parts of a share are compared, so that not every evicted page changes the order.
         let parts = match beyond {
             true => usize::MAX,
             false => SHARE_PARTS * of.pages / share.max(1),
@@ -1107,7 +1107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn states_are_kept_where_prompts_part_after_heads_before_the_end_and_now_and_then() {
+    fn snapshots_are_taken_where_prompts_diverge_after_heads_at_the_end_and_at_intervals() {
         use SnapshotKind::{End, Parting, Spaced};
         const SPACING: usize = 4 * PAGE;
         let points = |prompt, found, head| {

@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use super::adaptive::Parts;
+use super::adaptive::Sections;
 use super::constraint::Constraint;
 use super::events::EventSender;
 use super::fair_queue::Source;
@@ -51,7 +51,7 @@ pub struct Sampling {
     /// Key of the counter-based generator; the counter is the position in the sequence.
     pub seed: u64,
     /// Adaptive sampling; none: the temperature stays.
-    pub adaptive: Option<Parts>,
+    pub adaptive: Option<Sections>,
     /// Ends the reasoning that the reply begins in.
     pub thinking_budget: Option<ThinkingBudget>,
 }
@@ -172,8 +172,8 @@ pub struct Request {
 }
 
 /// Log-probabilities at one position, before bias, penalties and temperature. Where a constraint
-/// holds they are of the tokens that it allows, among which the reply chooses; others have minus
-/// infinity. (vLLM's `raw_logprobs` are the same: it masks the logits before it reads them.)
+/// applies, they are normalised over the tokens that it allows; others have minus infinity.
+/// (vLLM's `raw_logprobs` are the same: it masks the logits before it reads them.)
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenLogprobs {
     /// Log-probability of the chosen token.
