@@ -18,7 +18,7 @@ impl Proposer {
 
 /// Factor of all earlier drafts of a sequence when those of a step are added.
 const FADING: f64 = 0.95;
-/// Drafts that the prior counts as.
+/// Weight of the prior acceptance rate, in drafts.
 const PRIOR_DRAFTS: f64 = 2.0;
 /// Acceptance rate assumed of a proposer that has not been tried. A new sequence starts from the
 /// proposer's recent average over all sequences, not from this.

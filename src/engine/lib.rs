@@ -230,8 +230,8 @@ struct Waits {
     queued: Queued,
     /// Running sequence that computes a beginning of its prompt, and that beginning's tokens.
     computed_by: Option<(u64, usize)>,
-    /// Ticket of the read-ahead of its prompt; outer none until the disk was asked, inner none if
-    /// the disk has nothing.
+    /// Ticket of the read-ahead of its prompt: `None` before the disk was asked, `Some(None)` if
+    /// the disk has nothing of it.
     read: Option<Option<u64>>,
     /// Ticket of the checksums of what the tier would restore for it.
     check: Option<u64>,
@@ -762,9 +762,9 @@ impl<E: Executor> Engine<E> {
         }
     }
 
-    /// Leaves out the prompts of owners that hold other slots, if one is of an owner that holds
-    /// none else: a first token does not wait for the prompts of a flood. Returns whether it left
-    /// any out.
+    /// Leaves prompts of owners with other slots out of this step, if an owner without one has a
+    /// prompt in it: its first token does not wait for the prompts of a flood. Returns whether any
+    /// was left out.
     fn leave_out(&mut self) -> bool {
         let candidates = self.candidates.iter().enumerate();
         let prompts = candidates.filter(|(_, candidate)| candidate.ready && candidate.is_prompt());

@@ -140,7 +140,7 @@ impl<P: Clone> Pool<P> {
         })
     }
 
-    /// The next layer's part of each piece.
+    /// Region of the next layer, which has `bytes` of each piece.
     fn give(&mut self, bytes: usize) -> PoolRegion<P> {
         let before: usize = self.regions.iter().map(|region| region.stride).sum();
         assert!(before + bytes <= self.bytes, "a layer that no plan has");

@@ -165,8 +165,8 @@ impl Tally {
         Ok(())
     }
 
-    /// Compares with the figures that the checkpoint states, or with derived ones; files that a
-    /// target derives say nothing of its source.
+    /// Compares these totals with those that `checkpoint` states, else with those of the model; not
+    /// where a target derives its files, which say nothing of their source's.
     fn compare(&self, target: &Target, checkpoint: &Checkpoint) -> Result<(), ManifestError> {
         let only = |stated| stated..=stated;
         let follows = |range| match target.leaf.derive {

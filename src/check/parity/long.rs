@@ -26,7 +26,7 @@ use model::shapes;
 use model::target::{KV_PAGES, MAX_CONTEXT, PAGE, PREFILL_TOKENS};
 use step::executor::{DeviceError, SeqRows, Slot, TokenId};
 
-/// Context lengths near whose ends rows attend, as far as sequences may be as long.
+/// Lengths of contexts at whose ends rows are compared; those above the target's are left out.
 const ENDS: [usize; 4] = [2048, 8192, 32_768, 131_072];
 /// Factor of values at the positions that no result may lack.
 const LOUD: f32 = 32.0;

@@ -119,8 +119,8 @@ pub trait RowOpOn<B: Probe>: RowOp {
     fn load(&self, b: &mut B) -> Result<Loaded<'_, B>, DeviceError>;
 }
 
-/// Call of an operation on a step's tensors. It leaves all compared tensors there, inputs too,
-/// which show writes to them.
+/// Call of an operation. It leaves the tensors to be compared in `Tensors`: inputs too, so that an
+/// operation that writes to its inputs is found.
 pub type Loaded<'a, B> =
     Box<dyn Fn(&mut B, &mut Tensors<B>, &Batch) -> Result<(), DeviceError> + 'a>;
 

@@ -145,7 +145,7 @@ pub struct Sequences<'a> {
 }
 
 impl<'a> Sequences<'a> {
-    /// Sequences of random rows, each as long as its parts together.
+    /// Sequences of random rows, each as long as its chunks of all steps together.
     pub fn draw(random: &mut Random, op: &'a dyn SequenceCase, steps: Steps) -> Sequences<'a> {
         let count = steps.iter().flatten().map(|part| part.0).max().unwrap_or(0) + 1;
         let widths = op.widths();

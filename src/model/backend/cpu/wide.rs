@@ -115,7 +115,7 @@ mod x86_64 {
 
         #[inline(always)]
         fn load(values: &[f32; LANES]) -> Avx512 {
-            // SAFETY: as above, and sixteen values are there.
+            // SAFETY: `avx512` detected the feature; sixteen values are there.
             Avx512(unsafe { _mm512_loadu_ps(values.as_ptr()) })
         }
 
@@ -166,7 +166,7 @@ mod x86_64 {
         #[inline(always)]
         fn load(values: &[f32; LANES]) -> Avx2 {
             let start = values.as_ptr();
-            // SAFETY: as above, and sixteen values are there.
+            // SAFETY: `avx512` detected the feature; sixteen values are there.
             unsafe {
                 Avx2(
                     _mm256_loadu_ps(start),

@@ -25,7 +25,7 @@ pub trait Launchers: shapes::Attention {
     const ATTENTION: Launcher<ops::atlas_attention_launcher>;
 }
 
-/// Longest sum of attention's products, other than over the hidden size.
+/// Longest row that attention's output is multiplied with: `MIXED` of the widest shape.
 pub const WIDEST: usize = largest(&each_attention![A => A::MIXED]);
 /// Most groups of query heads of a layer that are scored together.
 pub const GROUPS: usize = largest(&each_attention![A => A::HEADS / A::TOGETHER]);

@@ -91,7 +91,7 @@ impl Dense for Cuda {
             storages as usize <= NORMED_STORAGES,
             "rows of {storages} storages"
         );
-        // A part of null and zeros has no weights.
+        // Unused entries are null and zeros: parts without weights.
         let mut list = [(ptr::null(), ptr::null_mut(), 0, 0); 4];
         for (to, (matrix, out)) in list.iter_mut().zip(parts) {
             assert_eq!(matrix.k, HIDDEN);

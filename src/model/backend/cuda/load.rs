@@ -55,7 +55,7 @@ struct Slot {
 pub struct Loader {
     copies: Stream,
     slots: Vec<Slot>,
-    /// Events after the repacking of each slot in the records.
+    /// Events that mark the end of repacking, one for each slot of the records.
     packed: Vec<Event>,
     /// Slots whose copies may still run, the oldest first.
     under_way: VecDeque<usize>,
