@@ -822,8 +822,8 @@ impl<E: Executor> Engine<E> {
             thread::sleep(COPIED_LOOK);
             return Round::Stepped;
         }
-        // A copy that has ended since the admission may have blocked a request: by pages that it
-        // held, or by a beginning that was being read.
+        // A copy that has ended since the admission may have been what a request waited for: it
+        // used pages that are free now, or read the beginning of its prompt.
         if self.copied {
             return Round::Stepped;
         }

@@ -67,7 +67,7 @@ pub struct Dry {
     pub allowed: usize,
     /// Tokens of prompt and reply that are looked at, the last ones; all if none.
     pub last: Option<usize>,
-    /// Tokens over which no repetition reaches, ascending.
+    /// Ids of tokens that end a repetition, ascending: those before one are not counted with it.
     pub breakers: Vec<TokenId>,
 }
 

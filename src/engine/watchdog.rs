@@ -160,7 +160,7 @@ impl Thread {
 #[derive(Debug, Default)]
 struct Seen {
     call: u64,
-    /// Looks since the first that saw it.
+    /// Looks in a row that saw the same call, after a first one.
     again: u32,
 }
 

@@ -56,7 +56,7 @@ pub struct Scratch<B: Runs> {
     pub ranked: B::Tensor,
 }
 
-/// Storage of a prediction. The host may still read that of the step meanwhile.
+/// Storage of a prediction, apart from that of a step, which the host may still read meanwhile.
 pub struct Predicted<B: Runs> {
     /// Normed embeddings of every row, and those with normed hidden states.
     pair: [B::Tensor; 2],

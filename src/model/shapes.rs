@@ -139,7 +139,7 @@ pub struct Yarn {
     pub factor: f64,
     pub fast: f64,
     pub slow: f64,
-    /// Positions of the first training.
+    /// Context length of the training before the scaling.
     pub original: f64,
     /// Whether the bounds between unchanged and slowed pairs are whole pairs.
     pub truncate: bool,
@@ -156,7 +156,7 @@ pub struct Llama3 {
     pub low: f64,
     /// Wavelengths of less than `original / high` are high frequencies.
     pub high: f64,
-    /// Positions of the first training.
+    /// Context length of the training before the scaling.
     pub original: f64,
 }
 
@@ -207,7 +207,7 @@ impl Yarn {
             true => (of(self.fast).floor(), of(self.slow).ceil()),
         };
         let (low, high) = (low.max(0.0), high.min(rotary_dim as f64 - 1.0));
-        // Width that the library takes where both are one.
+        // Width that HF transformers takes where both bounds are the same.
         let width = if high == low { 0.001 } else { high - low };
         let slowed = ((pair as f64 - low) / width).clamp(0.0, 1.0);
         slowed / self.factor + 1.0 - slowed

@@ -20,7 +20,7 @@ const COPIED_MAX: usize = 32 << 20;
 /// Divisor of host memory: beginnings that wait to be written have that part at most, since their
 /// memory cannot be evicted meanwhile.
 const QUEUED_PART: usize = 2;
-/// Time that reading a beginning may take at least, however soon it would be computed.
+/// Time after which reading a beginning is given up, at least, however fast computing it is.
 const PATIENCE_MIN: Duration = Duration::from_secs(1);
 
 /// Time that it may take while the speed of prefill is not known.

@@ -33,7 +33,7 @@ pub trait Footprint: Device {
 /// Memory of the host, as it was when it was first asked for, before anything was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostMemory {
-    /// Memory that may be taken, bytes, if the system tells.
+    /// Memory that may be taken, bytes, if the system says.
     pub bytes: Option<u64>,
     /// Bound of those bytes.
     pub bound: Option<&'static Bound>,

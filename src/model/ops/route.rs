@@ -66,7 +66,7 @@ pub trait Route<E: shapes::Experts>: Device {
     }
 }
 
-/// A router's logits, and their per_expert if there is one.
+/// A router's logits, and the factors of experts' weights if the model has some.
 pub type Logits<'a, B> = (&'a <B as Device>::Tensor, Option<&'a <B as Device>::Vector>);
 
 /// Matrices of an expert, to be read.

@@ -25,7 +25,7 @@ use crate::target::{self, Coding, Kind, Purpose, Role, Site, each_experts};
 
 /// Distance of the channels that hold the same value for every token.
 const COMMON_EVERY: usize = 16;
-/// Value on these channels, where others have unit variance.
+/// Value on the channels that `COMMON_EVERY` spaces, where others have unit variance.
 const COMMON: f32 = 2.0;
 /// Standard deviation of the part of a router's logits that the token decides.
 const ROUTER_SPREAD: f32 = 4.0;
@@ -63,7 +63,7 @@ pub const E2M1_RMS: f32 = 2.926;
 /// Drawn factors of whole tensors or blocks are `1 - FACTOR_SPREAD .. 1 + FACTOR_SPREAD`.
 const FACTOR_SPREAD: f32 = 0.25;
 
-/// Drawn bytes that are turned into numbers at once.
+/// Drawn bytes that are converted to numbers at once.
 const DRAWN_BYTES: usize = 4096;
 
 /// The content of a tensor.

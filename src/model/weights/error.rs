@@ -152,7 +152,7 @@ pub enum WeightsError {
         index: usize,
         wrong: Wrong,
     },
-    /// The device has no room for the weights, or failed.
+    /// The device has no memory for the weights, or failed.
     #[error("{0}")]
     Device(#[from] DeviceError),
 }

@@ -1,7 +1,7 @@
 //! An open file of weights, read by position: from the page cache what is in it, the rest directly
 //! from the disk.
 //!
-//! Weights are read once and held elsewhere. In the page cache they would evict other files, and
+//! Weights are read once and stored elsewhere. In the page cache they would evict other files, and
 //! where host and device share memory they would take memory that the weights need. There, pages
 //! that were read are also dropped from the cache.
 
@@ -310,7 +310,7 @@ mod tests {
         }
     }
 
-    /// Where the file system has direct reads; elsewhere the reason is told.
+    /// Where the file system has direct reads; elsewhere the reason is reported.
     #[test]
     fn aligned_reads_end_anywhere() {
         let (folder, content) = (Scratch::new(), content());

@@ -272,7 +272,7 @@ impl<A: Launchers> Attend<A> for Cuda {
         let (step, [of_q, of_k]) = (self.step.of(batch), head_norms::<A>(norms));
         // SAFETY: shapes are checked; `Batch` has checked pages, and that positions are below
         // MAX_CONTEXT; of decoding no cell takes a row, and each has a tile of its own; `partial`
-        // and `arrived` have room for FEW_ROWS, and no step of decoding has more.
+        // and `arrived` have memory for FEW_ROWS, and no step of decoding has more.
         self.queue.launch("attention", |stream| unsafe {
             (A::ATTENTION)(
                 q.as_ptr(),

@@ -141,7 +141,7 @@ impl Delta<Recurrent> for Cuda {
         let step = self.step.of(batch);
         // SAFETY: shapes are checked; `Batch` has checked that slots are slots and that none is
         // written by two sequences, or by one and read by another;
-        // `records` has room for all cells of a step.
+        // `records` has memory for all cells of a step.
         self.queue.launch("gated_delta", |stream| unsafe {
             ops::atlas_gated_delta(
                 qkv.as_ptr(),
@@ -205,7 +205,7 @@ impl Delta<Recurrent> for Cuda {
         x.cells_f16 = false;
         let (operands, residual) = (self.operands.as_mut_ptr(), residual.as_mut_ptr());
         // SAFETY: shapes are checked; the matrix is in panels of its storage; the operands have
-        // room for ROWS_MAX rows of the longest sum.
+        // memory for ROWS_MAX rows of the longest sum.
         self.queue.launch("gated_linear_add", |stream| unsafe {
             let x = x.as_mut_ptr();
             ops::atlas_gated_linear_add(
@@ -247,7 +247,7 @@ impl Delta<Recurrent> for Cuda {
         assert!(span_count <= ENDS_MAX);
         // SAFETY: shapes are checked; `Batch` has checked that slots are slots and that none is
         // written by two sequences, or by one and read by another; spans of it are short, and
-        // `arrived` has room for `ENDS_MAX` of them.
+        // `arrived` has memory for `ENDS_MAX` of them.
         self.queue.launch("delta_net", |stream| unsafe {
             ops::atlas_delta_net(
                 qkv.as_ptr(),

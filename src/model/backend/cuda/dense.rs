@@ -53,7 +53,7 @@ impl Dense for Cuda {
         let (format, w) = (w.storage.number(), w.bytes.as_ptr());
         let (x, operands) = x.as_factor(&mut self.operands);
         // SAFETY: shapes are checked; the matrix is in panels of its storage; the operands have
-        // room for the longest rows, or are rows, which kernels that take such leave alone.
+        // memory for the longest rows, or are rows, which kernels that take such leave alone.
         self.queue.launch("linear", |stream| unsafe {
             ops::atlas_linear(x, w, operands, out, rows, n, k, format, stream)
         });
@@ -66,7 +66,7 @@ impl Dense for Cuda {
         let (format, w) = (w.storage.number(), w.bytes.as_ptr());
         let ((x, operands), residual) = (x.as_factor(&mut self.operands), residual.as_mut_ptr());
         // SAFETY: shapes are checked; the matrix is in panels of its storage; the operands have
-        // room for ROWS_MAX rows of the longest sum, or are rows, which kernels that take such
+        // memory for ROWS_MAX rows of the longest sum, or are rows, which kernels that take such
         // leave alone.
         self.queue.launch("linear_add", |stream| unsafe {
             ops::atlas_linear_add(x, w, operands, residual, rows, n, k, format, stream)
@@ -109,7 +109,7 @@ impl Dense for Cuda {
         let keep = u32::from(keep) + u32::from(x.rounded);
         let (operands, arrived) = (self.operands.as_mut_ptr(), self.arrived.as_mut_ptr());
         // SAFETY: shapes are checked; matrices are in panels of their storage; the operands have
-        // room for FEW_ROWS rows, or for ROWS_MAX for NORMED_STORAGES where kernels lay them out,
+        // memory for FEW_ROWS rows, or for ROWS_MAX for NORMED_STORAGES where kernels lay them out,
         // and parts have no more; `arrived` has numbers.
         self.queue.launch("norm_linear", |stream| unsafe {
             ops::atlas_norm_linear(
@@ -198,7 +198,7 @@ impl Dense for Cuda {
         let (rows, ids) = (count(logits.rows), count(logits.width));
         let out = out.shape(logits.rows, RANKED);
         let (orders, sums) = (self.orders.as_mut_ptr(), self.sums.as_mut_ptr());
-        // SAFETY: shapes are checked; orders and sums have room for `ENDS_MAX` rows.
+        // SAFETY: shapes are checked; orders and sums have memory for `ENDS_MAX` rows.
         self.queue.launch("top_k", |stream| unsafe {
             ops::atlas_top_k(logits.as_ptr(), orders, sums, out, rows, ids, stream)
         });
@@ -230,7 +230,7 @@ impl Dense for Cuda {
             .ranked
             .map_or(ptr::null_mut(), |ranked| ranked.shape(rows, RANKED));
         // SAFETY: shapes are checked; `Batch` has checked that wanted rows are rows of it; the
-        // matrix is in panels of its storage; orders and sums have room for `ENDS_MAX` rows, the
+        // matrix is in panels of its storage; orders and sums have memory for `ENDS_MAX` rows, the
         // operands for `FEW_ROWS`; `arrived` has numbers.
         self.queue.launch("lm_head", |stream| unsafe {
             ops::atlas_lm_head(

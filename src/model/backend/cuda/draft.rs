@@ -156,7 +156,7 @@ impl Draft for Cuda {
         let rules = self.step.drafts.rules().cast();
         let [starts, next_tokens, next_positions, tiles] = self.step.drafts.moved_on();
         let accepted = self.drafts.accepted.as_mut_ptr();
-        // SAFETY: shapes are checked; all lists have room for ENDS_MAX rows, of which each span
+        // SAFETY: shapes are checked; all lists have memory for ENDS_MAX rows, of which each span
         // has its own, and spans are filled up to as many as rows; the host reads `accepted` after
         // a wait only.
         self.queue.launch("accept", |stream| unsafe {
@@ -186,8 +186,8 @@ impl Draft for Cuda {
         let rules = self.step.drafts.rules().cast();
         let [starts, tokens, positions, tiles] = self.step.drafts.moved_on();
         let drafts = self.drafts.drafts.as_mut_ptr();
-        // SAFETY: shapes are checked; the lists and `orders` have room for ENDS_MAX rows, `drafts`
-        // for as many at each depth; the host reads those after a wait only.
+        // SAFETY: shapes are checked; the lists and `orders` have memory for ENDS_MAX rows,
+        // `drafts` for as many at each depth; the host reads those after a wait only.
         self.queue.launch("draft", |stream| unsafe {
             ops::atlas_draft(
                 logits.as_ptr(),

@@ -39,8 +39,8 @@ impl Gate<Mlp> for Cuda {
         let (residual, norm) = (residual.as_mut_ptr(), norm.0.as_ptr());
         let (operands, arrived) = (self.operands.as_mut_ptr(), self.arrived.as_mut_ptr());
         // SAFETY: shapes are checked; matrices are in panels of their storage; the operands have
-        // room as `norm_linear` and `linear_add` need it; `arrived` has numbers; rows as operands
-        // take no more room than activations in F32, padded to eight.
+        // memory as `norm_linear` and `linear_add` need it; `arrived` has numbers; rows as operands
+        // take no more memory than activations in F32, padded to eight.
         self.queue.launch("mlp", |stream| unsafe {
             ops::atlas_mlp(
                 residual,

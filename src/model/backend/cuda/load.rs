@@ -135,7 +135,7 @@ impl Loader {
             under_way.push_back(slot);
             free(&mut under_way, &events)
         });
-        // After an error too, since copies read the slots until they are done.
+        // The waits follow an error, too: copies read the slots until they are done.
         let copied = copies.synchronize().map_err(failed);
         let packed = stream.synchronize().map_err(failed);
         loaded.and(copied).and(packed)
