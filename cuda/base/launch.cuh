@@ -23,9 +23,9 @@ static_assert(kSmShared <= kChipShared, "a block fits an SM");
 inline constexpr unsigned kCarveout = kSmShared * 100 / kChipShared;
 
 // Check at compile time that a block's shared memory, where it is known, is within the target's.
-template <unsigned kNeeded, unsigned kRoom = target::SHARED_BYTES_PER_BLOCK>
+template <unsigned kNeeded, unsigned kAvailable = target::SHARED_BYTES_PER_BLOCK>
 struct Fits {
-  static_assert(kNeeded <= kRoom, "a block has no room for what the kernel needs, bytes");
+  static_assert(kNeeded <= kAvailable, "a block has not the bytes that the kernel needs");
   static constexpr bool value = true;
 };
 template <unsigned kNeeded>
@@ -56,11 +56,11 @@ inline cudaError_t allow_shared(const void* kernel, unsigned bytes) {
   return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, wanted);
 }
 
-// Whether SMs that hold `of_sm` blocks each hold all `blocks` at once, as blocks need that wait for
+// Success if SMs with `of_sm` blocks each run all `blocks` at once, as blocks need that wait for
 // each other. A GPU or partition with fewer SMs than the target is never opened, nor a shared one.
-inline cudaError_t room_for_waiting(unsigned blocks, unsigned of_sm = 1) {
-  const bool has_room = blocks <= of_sm * target::SMS;
-  return has_room ? cudaSuccess : cudaErrorCooperativeLaunchTooLarge;
+inline cudaError_t require_coresident(unsigned blocks, unsigned of_sm = 1) {
+  const bool fits = blocks <= of_sm * target::SMS;
+  return fits ? cudaSuccess : cudaErrorCooperativeLaunchTooLarge;
 }
 
 // Launches `kernel` with programmatic dependence on the stream's previous kernel: unless `shape` is

@@ -32,11 +32,11 @@ struct Activates {
   template <int kRows, int kSums>
   __device__ void operator()(const Consumer<W, OutStorage<kRows, kOctets>>& self,
                              const WarpgroupTile& tile, const float (&sums)[kSums]) const {
-    constexpr int kTurns = OutStorage<kRows, kOctets>::kTurns;
-    auto* staged = self.shared.operands[self.turn % kTurns];
+    constexpr int kBuffers = OutStorage<kRows, kOctets>::kBuffers;
+    auto* staged = self.shared.operands[self.buffer % kBuffers];
     const Affine low = self.template affine<false>(), high = self.template affine<true>();
     const int column = self.panel() * kOctets * 8;
-    if constexpr (kTurns == 1) self.sync();  // the round before is copied
+    if constexpr (kBuffers == 1) self.sync();  // the round before is copied
     if constexpr (kOctets == 1) {
       stage<kSums>(staged, self.lane(), column,
                    [&](int e) { return Act{}(low(sums[e]), high(sums[e + 2])); });
@@ -45,7 +45,7 @@ struct Activates {
       stage<kSums>(staged, self.lane(), column + 8,
                    [&](int e) { return Act{}(high(sums[e + 2])); });
     }
-    self.sync();  // the tile is staged, and with two turns the round before is copied
+    self.sync();  // the tile is staged, and with two buffers the round before is copied
     auto* to = static_cast<unsigned char*>(tile.out);
     const int count = operand_groups(tile.rows) * kPieces * kOperandRows;
     for (int i = self.thread(); i < count; i += kConsumers * 128) {

@@ -9,7 +9,7 @@ struct E4m3 {
   static constexpr int kBits = 8;
   static constexpr int kOctets = 2;
 
-  // In an F16's place, exponent and mantissa are the value times 2^-8.
+  // Exponent and mantissa, as bits of an F16, are the value times 2^-8.
   __device__ static void decode(const uint4& run, int octet, unsigned (&to)[4]) {
     constexpr unsigned kMagnitude = 0x3f803f80u, kSign = 0x80008000u;
     const unsigned words[2] = {octet == 0 ? run.x : run.z, octet == 0 ? run.y : run.w};

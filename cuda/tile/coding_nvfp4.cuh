@@ -1,12 +1,12 @@
 // NVFP4: E2M1 with an E4M3 scale per 16 columns and a factor of the matrix. Of 8 columns, even ones
 // are in the low half of a word and odd ones in the high half, so that one shift brings sign and
-// magnitude of two of them to an F16's place.
+// magnitude of two of them to the bits of an F16.
 #pragma once
 
 namespace atlas::tile {
 
-// Decoding of E2M1. In an F16's place, exponent and mantissa are the value times 2^-14; products
-// with scales are exact.
+// Decoding of E2M1. Exponent and mantissa, as bits of an F16, are the value times 2^-14;
+// products with scales are exact.
 struct E2m1 {
   static constexpr int kBits = 4;
   static constexpr int kOctets = 4;
@@ -52,7 +52,7 @@ struct Codec<Storage::nvfp4> : E2m1 {
   static constexpr Factors kFactors = Factors::matrix;
   static constexpr float kLeftOut = 128.0f;
 
-  // E4M3 in an F16's place is the value times 2^-8; the matrix's factor has the missing 2^7.
+  // E4M3 in the bits of an F16 is the value times 2^-8; the matrix's factor has the missing 2^7.
   __device__ static void decode(const uint4& run, int octet, Scale scales, unsigned (&to)[4]) {
     const unsigned e4m3 = __byte_perm(scales, 0, octet < 2 ? 0x4040 : 0x4141);
     constexpr f16x2 kUp{0x78007800u};  // 2^15, both

@@ -23,7 +23,7 @@ __host__ __device__ constexpr Storage storage_of(target::Format format) {
 // Scope of the F32 factors beside one-byte scales; blocks are of 128 rows and columns.
 enum class Factors { none, matrix, rows, blocks };
 
-// A coding. `decode` turns `kOctets` times 8 consecutive columns of a lane's 16 bytes into operands
+// A coding. `decode` converts `kOctets` times 8 columns of a lane's 16 bytes into operands
 // of two instructions. `packed` rearranges 16 bytes of the checkpoint for it. `kLeftOut` is a
 // factor that decoding leaves out and the matrix's factor includes. `kScaleColumns` columns share a
 // one-byte scale, if any do; a `Scale` is the scales of a lane's 16 bytes. `ahead(tiles)` is how

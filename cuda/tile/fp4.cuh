@@ -151,12 +151,12 @@ struct Fp4Tiled : WarpPanels<Storage::nvfp4, kPanels> {
   // Vectors of a row's scales in a step, padded so that rows g of a warp are in different banks.
   static constexpr int kScales = kStepRuns * 8 / kVectorBytes;
   static constexpr int kScaleStride = kScales | 1;
-  // Row number of a place without a row.
+  // Row number of an index without a row.
   static constexpr int kNoRow = -1;
 
   static_assert(kRuns % kStepRuns == 0, "a row is whole steps");
-  static_assert(kStepRuns % kAhead == 0, "a run's place in the ring is known when compiling");
-  static_assert(kRows <= kPanelThreads, "a thread asks for the row of a place");
+  static_assert(kStepRuns % kAhead == 0, "a run's slot in the ring is known when compiling");
+  static_assert(kRows <= kPanelThreads, "a thread asks for the row of an index");
 
   struct SharedStorage {
     uint4 codes[2][kStepRuns][kRows][4];         // (stage, run, row, lane q)
@@ -188,28 +188,28 @@ struct Fp4Tiled : WarpPanels<Storage::nvfp4, kPanels> {
     }
   }
 
-  // Starts copying the rows of a step; places without a row get zeros.
+  // Starts copying the rows of a step; indices without a row get zeros.
   template <class Rows>
   __device__ static void fetch(const Rows& from, int step, SharedStorage& shared) {
     constexpr int kCodes = kStepRuns * 4;
     for (int at = threadIdx.x; at < kRows * kCodes; at += kPanelThreads) {
-      const int place = at / kCodes, part = at % kCodes, row = shared.row[place];
+      const int index = at / kCodes, part = at % kCodes, row = shared.row[index];
       const unsigned char* codes = from.codes(max(row, 0)) + step * kStepRuns * kRunBytes;
-      ptx::copy_async(&shared.codes[step % 2][part / 4][place][part % 4],
+      ptx::copy_async(&shared.codes[step % 2][part / 4][index][part % 4],
                       codes + part * kVectorBytes, row != kNoRow);
     }
     for (int at = threadIdx.x; at < kRows * kScales; at += kPanelThreads) {
-      const int place = at / kScales, part = at % kScales, row = shared.row[place];
+      const int index = at / kScales, part = at % kScales, row = shared.row[index];
       const unsigned char* scales = from.scales(max(row, 0)) + step * kStepRuns * 8;
-      ptx::copy_async(&shared.scales[step % 2][place][part], scales + part * kVectorBytes,
+      ptx::copy_async(&shared.scales[step % 2][index][part], scales + part * kVectorBytes,
                       row != kNoRow);
     }
   }
 
-  // Computes the products: `row_of(place)` is a row of `from`; `sink(panel, g, place, low, high)`
+  // Computes the products: `row_of(index)` is a row of `from`; `sink(panel, g, index, low, high)`
   // takes the sums of rows g and g + 8 of a panel.
   template <class Rows, class RowOf, class Sink>
-  __device__ void run(int places, const Rows& from, RowOf row_of, Sink sink,
+  __device__ void run(int count, const Rows& from, RowOf row_of, Sink sink,
                       SharedStorage& shared) const {
     const int lane = threadIdx.x % kWarpLanes, g = lane / 4, q = lane % 4;
     float sum[kPanels][kTiles][4] = {};
@@ -217,8 +217,8 @@ struct Fp4Tiled : WarpPanels<Storage::nvfp4, kPanels> {
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) load(i, ring[i]);
     if (threadIdx.x < kRows) {
-      const int place = threadIdx.x;
-      shared.row[place] = place < places ? row_of(place) : kNoRow;
+      const int index = threadIdx.x;
+      shared.row[index] = index < count ? row_of(index) : kNoRow;
     }
     __syncthreads();  // rows are known
     fetch(from, 0, shared);
@@ -243,10 +243,10 @@ struct Fp4Tiled : WarpPanels<Storage::nvfp4, kPanels> {
       for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
-          const int place = t * 8 + 2 * q + e;
-          if (place >= places) continue;
-          const float factor = from.factor(shared.row[place]);
-          sink(first_panel + p, g, place, sum[p][t][e] * factor, sum[p][t][e + 2] * factor);
+          const int index = t * 8 + 2 * q + e;
+          if (index >= count) continue;
+          const float factor = from.factor(shared.row[index]);
+          sink(first_panel + p, g, index, sum[p][t][e] * factor, sum[p][t][e + 2] * factor);
         }
       }
     }

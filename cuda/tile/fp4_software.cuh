@@ -7,7 +7,7 @@
 namespace atlas::tile {
 
 struct Fp4Software {
-  // In an F32's place, exponent and mantissa are the value times 2^-126.
+  // Exponent and mantissa, as bits of an F32, are the value times 2^-126.
   __device__ static float e2m1(unsigned code) {
     const float size = __uint_as_float((code & 7u) << 22) * 0x1p126f;
     return code & 8u ? -size : size;

@@ -23,7 +23,7 @@ struct HeadParts {
 
 // A lane's cosines and sines for a position.
 template <class A>
-struct Turn : HeadParts<A> {
+struct Rotation : HeadParts<A> {
   using HeadParts<A>::kPairs;
   using HeadParts<A>::kPairParts;
 
@@ -86,10 +86,10 @@ struct Head : HeadParts<A> {
     return rsqrtf(mean + target::NORM_EPS);
   }
 
-  __device__ void rotate(const Turn<A>& turn) {
+  __device__ void rotate(const Rotation<A>& rotation) {
 #pragma unroll
     for (int i = 0; i < kPairParts; ++i) {
-      const float2 angle = turn.part[i];
+      const float2 angle = rotation.part[i];
       const float low = part[i], high = part[i + kPairParts];
       part[i] = low * angle.x - high * angle.y;
       part[i + kPairParts] = high * angle.x + low * angle.y;

@@ -25,7 +25,7 @@ struct NormedStorage {
   }
 };
 
-// Most rows that every shape has room for.
+// Most rows that fit every shape.
 __host__ __device__ constexpr int normed_rows_max() {
   const auto fit = [](int rows) {
     const int narrow = rows < kNarrowRowsMax ? rows : kNarrowRowsMax;
@@ -59,18 +59,18 @@ struct ListedRows {
 // Gains of the norm. A thread loads its part into registers before the kernel waits for rows; if
 // rows are too wide for this, gains are read again for each row.
 struct NormedGain {
-  static constexpr bool kHeld = NormedRow::kVectors <= 5;
+  static constexpr bool kResident = NormedRow::kVectors <= 5;
 
   const float* all;  // (HIDDEN)
-  NormedRow held;
+  NormedRow resident;
 
   __device__ explicit NormedGain(const float* gain) : all(gain) {
-    if constexpr (kHeld) held.load(gain);
+    if constexpr (kResident) resident.load(gain);
   }
 
   __device__ NormedRow now() const {
-    NormedRow row = held;
-    if constexpr (!kHeld) row.load(all);
+    NormedRow row = resident;
+    if constexpr (!kResident) row.load(all);
     return row;
   }
 };

@@ -97,8 +97,8 @@ __global__ __launch_bounds__(kRoundThreads) void norm_operands(From from, int ro
     normed.load(from(row));
     normed.normalise(gain, target::NORM_EPS);
     if (x != nullptr) {
-      auto* kept = reinterpret_cast<float4*>(x + static_cast<size_t>(row) * target::HIDDEN);
-      normed.for_each_vector([&](int vector, const float4& part) { kept[vector] = part; });
+      auto* to = reinterpret_cast<float4*>(x + static_cast<size_t>(row) * target::HIDDEN);
+      normed.for_each_vector([&](int vector, const float4& part) { to[vector] = part; });
     }
   }
   if (to.f16.base != nullptr) put(to.f16, normed);

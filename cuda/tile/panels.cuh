@@ -461,7 +461,7 @@ struct Tiled : WarpPanels<kStorage, 2, 4> {
     uint4 codes[kPanels][2][kThreads];  // of rows g, and of rows g + 8
   };
 
-  // Bytes of a block's stages: an SM of a GB10 has room for two blocks.
+  // Bytes of a block's stages: an SM of a GB10 has memory for two blocks.
   static constexpr int kStagesBytes = 48 * 1024;
   static constexpr int kStages = kStagesBytes / sizeof(Stage);
 
@@ -490,7 +490,7 @@ struct Tiled : WarpPanels<kStorage, 2, 4> {
 
   // Index in a tile of row `r`'s first octet; that of quarter `q` is the exclusive or with `q`. So
   // neither threads that read eight octets at once nor those that write have bank conflicts.
-  __device__ static int place(int part, int r) {
+  __device__ static int position(int part, int r) {
     return r / 2 * 8 + ((r % 2 * 4) ^ (r / 2 % 2 * 2) ^ (part % 2));
   }
 
@@ -509,7 +509,7 @@ struct Tiled : WarpPanels<kStorage, 2, 4> {
     const int octet = i * kRowThreads + in_pair;
     const int q = octet / kParts, part = octet % kParts;
     if (r < kRows) {
-      ptx::copy_async(&to.x[part][r / 8][place(part, r % 8) ^ q], row + octet * 8, true);
+      ptx::copy_async(&to.x[part][r / 8][position(part, r % 8) ^ q], row + octet * 8, true);
     }
   }
 
@@ -665,7 +665,7 @@ struct Tiled : WarpPanels<kStorage, 2, 4> {
       unsigned first[kPanels][4], second[kPanels][4];
 #pragma unroll
       for (int p = 0; p < kPanels; ++p) W::decode(now[p], part, first[p], second[p]);
-      const int at = place(part, lane / 4) ^ lane % 4;
+      const int at = position(part, lane / 4) ^ lane % 4;
 #pragma unroll
       for (int t = 0; t < kLive; ++t) {
         const uint4 b = stage.x[part][t][at];

@@ -50,7 +50,7 @@ __device__ inline bool elect() {
   return is != 0;
 }
 
-// The thread's index, read from its register anew: neither it nor numbers derived from it are kept
+// The thread's index, read from its register anew: neither it nor numbers derived from it are live
 // in other registers from an earlier read.
 __device__ inline unsigned thread_anew() {
   unsigned index;

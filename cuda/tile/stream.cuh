@@ -11,7 +11,7 @@ namespace atlas::tile {
 // Rows of a tile: an instruction's N.
 inline constexpr int kTileRows = 8;
 
-// Whether an SM has room for a large ring beside that of the next kernel.
+// Whether an SM has memory for a large ring beside that of the next kernel.
 inline constexpr bool kLargeSm = target::SHARED_BYTES_PER_BLOCK >= 128 * 1024;
 
 // Shape of a block: warps; pieces of weights that each warp has in flight or in use; and bytes of
@@ -34,7 +34,7 @@ using Wide = Shape<kLargeSm ? 16 : 8, kLargeSm ? 3 : 2, kLargeSm ? 2048 : 1024>;
 using Narrow = Shape<kLargeSm ? 8 : 16, kLargeSm ? 6 : 2, 2048>;
 inline constexpr int kNarrowRowsMax = kLargeSm ? kTileRows : 1;
 
-// A shape with one slot less in each ring, which leaves room for long rows.
+// A shape with one slot less in each ring, which leaves memory for long rows.
 template <class Of>
 using Shorter = Shape<Of::kWarps, Of::kSlots - 1, Of::kPieceBytes>;
 
@@ -86,11 +86,11 @@ struct Unit {
 };
 
 // Rows as operands in the order of lanes, padded so that eight rows are in different banks; and the
-// sums of two turns on their way from warps to the block.
+// sums of two rounds on their way from warps to the block.
 template <class Shape>
 struct StagedRows {
   f16* x;          // (rows, pitch)
-  float* partial;  // (turn, warp, panel row, row)
+  float* partial;  // (round, warp, panel row, row)
   int pitch;
   int rows;
 
@@ -104,7 +104,7 @@ struct StagedRows {
     return static_cast<unsigned>(rows * pitch_of(k) * sizeof(f16)) + partial_bytes(rows);
   }
 
-  // Staging for `rows` rows of `k` columns in memory that has room for them.
+  // Staging for `rows` rows of `k` columns in memory that suffices for them.
   __device__ static StagedRows at(unsigned char* memory, int rows, int k) {
     auto* x = reinterpret_cast<f16*>(memory + partial_bytes(rows));
     return {x, reinterpret_cast<float*>(memory), pitch_of(k), rows};
@@ -153,13 +153,13 @@ __host__ __device__ constexpr int staged_rows(int k, int most) {
   return most;
 }
 
-// Blocks on an SM for which registers are left. A small SM's memory has no room for a second block
+// Blocks on an SM for which registers are left. A small SM's memory does not fit a second block
 // of Narrow.
 template <class Shape>
 inline constexpr int kResidentBlocks = Shape::kWarps != Narrow::kWarps ? 2 : kLargeSm ? 3 : 1;
 
 // Product of staged rows with `count` units, which are panels of matrices with kK columns. A
-// block's warps take `kAtOnce` units in a turn: a warp per segment and panel, or with `kWhole` per
+// block's warps take `kAtOnce` units in a round: a warp per segment and panel, or with `kWhole` per
 // panel. `at(unit)` gives the unit's panel and matrix. `sink(unit, g, row, low, high)` takes the
 // sums of the panel's rows g and g + 8.
 //
@@ -179,14 +179,15 @@ struct Stream {
   // Segments of a panel that one warp has, side by side.
   static constexpr int kOwnSegments = kWhole ? kSegments : 1;
   static constexpr int kAtOnce = Shape::kWarps * kOwnSegments / kSegments;
-  // Groups of a segment; groups and whole segments for which a slot has room.
+  // Groups of a segment; groups and whole segments that a slot has space for.
   static constexpr int kGroups = kK / kSegments / W::kGroup;
-  static constexpr int kRoom = Shape::kPieceBytes / W::kGroupBytes;
-  static constexpr int kFit = kRoom / kGroups < kOwnSegments ? kRoom / kGroups : kOwnSegments;
+  static constexpr int kCapacity = Shape::kPieceBytes / W::kGroupBytes;
+  static constexpr int kFit =
+      kCapacity / kGroups < kOwnSegments ? kCapacity / kGroups : kOwnSegments;
   // Segments of a piece: one or a part of one, or several where sums are no chains.
   static constexpr int kPieceSegments = W::kBlockFactors || kFit < 2 ? 1 : kFit;
   static constexpr int kPieceGroups =
-      kRoom < kPieceSegments * kGroups ? kRoom : kPieceSegments * kGroups;
+      kCapacity < kPieceSegments * kGroups ? kCapacity : kPieceSegments * kGroups;
   static constexpr int kPieceColumns = kPieceGroups * W::kGroup;
   // Pieces of the segments that a piece may span, and of all that a warp has of a panel.
   static constexpr int kPieces = (kPieceSegments * kGroups + kPieceGroups - 1) / kPieceGroups;
@@ -214,7 +215,7 @@ struct Stream {
   static constexpr int kCopiedBlocks = (kBlocks + 1) / 2 * 2;
   static constexpr int kCopiedScales = W::kScales ? kPieceGroups * W::kGroupScaleBytes
                                                   : kCopiedBlocks * W::kBlockScaleBytes;
-  static_assert(kCopiedScales <= Shape::kScaleBytes, "a slot has room for the scales");
+  static_assert(kCopiedScales <= Shape::kScaleBytes, "a slot has space for the scales");
   static_assert(!W::kBlockFactors || (kK / kBlockColumns % 2 == 0 && kCopiedBlocks % 2 == 0),
                 "copies of scales are aligned");
 
@@ -387,9 +388,9 @@ struct Stream {
       x[t] = rows.x + row * rows.pitch + segment * kGroups * W::kGroup + q * W::kLaneColumns;
     }
     float chain[kChains][4] = {};
-    int turn = 0;
+    int round = 0;
 #pragma unroll 1
-    for (int first = 0; first < count; first += kAtOnce, ++turn) {
+    for (int first = 0; first < count; first += kAtOnce, ++round) {
       float sum[1][kTiles][4] = {};
       const Affines of = affines(first);
       if (first + mine < count) {
@@ -399,7 +400,7 @@ struct Stream {
           advance();
         }
       }
-      finish(first, turn % 2, rows, of, sum[0], sink);
+      finish(first, round % 2, rows, of, sum[0], sink);
     }
   }
 
@@ -454,7 +455,7 @@ struct Stream {
   };
 
   // Factors and biases of this thread's sums in `finish`, loaded before they are needed. All of
-  // them are of one panel, since threads are divided among a turn's panels; finding it takes time.
+  // them are of one panel, since threads are divided among a round's panels; finding it takes time.
   __device__ Affines affines(int first) const {
     if constexpr (!W::kRowFactors && !target::BIASED) return {{1.0f, 0.0f}, {1.0f, 0.0f}};
     // Threads without a sum load those of another thread: no warp divides for them.
@@ -465,12 +466,12 @@ struct Stream {
     return {w.affine(row), w.affine(row + 8)};
   }
 
-  // Adds up the segments of a turn's panels, in order.
+  // Adds up the segments of a round's panels, in order.
   template <class Sink>
-  __device__ void finish(int first, int odd_turn, const Rows& rows, const Affines& of,
+  __device__ void finish(int first, int odd_round, const Rows& rows, const Affines& of,
                          const float (&sum)[kTiles][4], Sink& sink) const {
     const int g = lane() / 4, q = lane() % 4, pitch = rows.rows;
-    float* partial = rows.partial + odd_turn * (Shape::kWarps * kPanelRows) * pitch;
+    float* partial = rows.partial + odd_round * (Shape::kWarps * kPanelRows) * pitch;
     float* own = partial + (warp() * kPanelRows + g) * pitch;
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
@@ -480,7 +481,7 @@ struct Stream {
         if (row < rows.rows) own[row] = sum[t][odd], own[8 * pitch + row] = sum[t][odd + 2];
       }
     }
-    __syncthreads();  // all segments are there; the other turn's were read before
+    __syncthreads();  // all segments are there; the other round's were read before
 #pragma unroll 1
     for (int item = threadIdx.x; item < kAtOnce * 8 * rows.rows; item += Shape::kThreads) {
       const int r = item % 8, panel = item / 8 % kAtOnce, row = item / (8 * kAtOnce);

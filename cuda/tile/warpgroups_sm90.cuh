@@ -64,7 +64,7 @@ struct Operands {
   }
 };
 
-// Threads of a block that turns rows into operands: eight rows by 512 columns.
+// Threads of a block that rounds rows to operands: eight rows by 512 columns.
 inline constexpr int kRoundThreads = 256;
 inline constexpr int kRoundColumns = 512;
 
@@ -269,27 +269,27 @@ inline constexpr int kWarpgroupBarriers = 4;
 // while the other is read, but one for the largest tiles.
 template <int kRows, int kOctets = 1>
 struct OutStorage {
-  static constexpr int kTurns = kRows * kOctets > kTileRowsMax ? 1 : 2;
-  uint4 operands[kTurns][kRows * kTilePanels * kOctets * 8 * 2 / 16];
+  static constexpr int kBuffers = kRows * kOctets > kTileRowsMax ? 1 : 2;
+  uint4 operands[kBuffers][kRows * kTilePanels * kOctets * 8 * 2 / 16];
 };
 
 // Placeholder for results that go to memory from registers.
 struct NoOutStorage {};
 
-// Most rows of a tile if a cluster has several tiles: sums of two tiles have room. With half of
-// these there is more room for steps.
-inline constexpr int kTurnRowsMax = 64;
-inline constexpr int kFewTurnRowsMax = 32;
+// Most rows of a tile if a cluster has several tiles: sums of two tiles fit. With half of
+// these there is more memory for steps.
+inline constexpr int kBufferedRowsMax = 64;
+inline constexpr int kFewBufferedRowsMax = 32;
 
 // A segment's sums, (rows, weights), of a tile and of the tile before, which are being added;
 // padded so that a warp's rows are in different banks.
 template <int kRows>
 struct SegmentStorage {
   static constexpr int kWeights = kTilePanels * kPanelRows;
-  static constexpr unsigned kTurns = kRows <= kTurnRowsMax ? 2 : 1;
-  float sums[kTurns][kRows][kWeights + 4];
-  WarpgroupTile tile[kTurns];
-  unsigned long long there[kTurns];  // barrier: the segments of all blocks
+  static constexpr unsigned kBuffers = kRows <= kBufferedRowsMax ? 2 : 1;
+  float sums[kBuffers][kRows][kWeights + 4];
+  WarpgroupTile tile[kBuffers];
+  unsigned long long there[kBuffers];  // barrier: the segments of all blocks
 };
 
 // A multiplying thread's view of one of the two announced tiles.
@@ -299,7 +299,7 @@ struct Consumer {
   // Factors and biases of this warp's first eight rows of weights, and of its other eight.
   const float* row_scales[2];
   const float* biases[2];
-  unsigned turn;  // index of the tile, 0 or 1
+  unsigned buffer;  // index of the tile, 0 or 1
 
   // Number among multiplying threads, computed wherever it is used, so that no register holds it.
   __device__ static int thread() {
@@ -358,14 +358,14 @@ struct PutsSegment {
   template <class W, int kRows, int kSums>
   __device__ void operator()(const Consumer<W, SegmentStorage<kRows>>& self,
                              const WarpgroupTile& tile, const float (&sums)[kSums]) const {
-    const unsigned turn = self.turn % SegmentStorage<kRows>::kTurns;
-    if (self.thread() == 0) self.shared.tile[turn] = tile;
+    const unsigned buffer = self.buffer % SegmentStorage<kRows>::kBuffers;
+    if (self.thread() == 0) self.shared.tile[buffer] = tile;
     const int at = self.panel() * kPanelRows + self.lane() / 4, first = self.lane() % 4 * 2;
 #pragma unroll
     for (int e = 0; e < kSums; e += 4) {
 #pragma unroll
       for (int odd = 0; odd < 2; ++odd) {
-        float* row = self.shared.sums[turn][e * 2 + first + odd];
+        float* row = self.shared.sums[buffer][e * 2 + first + odd];
         row[at] = sums[e + odd], row[at + 8] = sums[e + odd + 2];
       }
     }
@@ -410,9 +410,9 @@ struct Warpgroups {
     alignas(16) float row_scales[kTilePanels][W::kRowFactors ? kPanelRows : 4];
     alignas(16) float biases[kTilePanels][target::BIASED ? kPanelRows : 4];
     WarpgroupTile tile;
-    unsigned long long told;    // the tile is there
-    unsigned long long scaled;  // the scales of the tile are there
-    unsigned long long taken;   // all have read tile and scales
+    unsigned long long announced;  // the tile is there
+    unsigned long long scaled;     // the scales of the tile are there
+    unsigned long long taken;      // all have read tile and scales
   };
 
   // Most stages of steps in flight: more would not hide more of memory's latency.
@@ -426,8 +426,8 @@ struct Warpgroups {
   static constexpr int kAheadRows = kThreeSums || kStorage == Storage::f16 ? 64 : kTileRowsMax;
 
   // Registers of a fetching and a multiplying thread. Sums of small tiles take few.
-  static constexpr int kFetcherRegisters = kRows <= kTurnRowsMax ? 88 : 24;
-  static constexpr int kConsumerRegisters = kRows <= kTurnRowsMax ? 208 : 240;
+  static constexpr int kFetcherRegisters = kRows <= kBufferedRowsMax ? 88 : 24;
+  static constexpr int kConsumerRegisters = kRows <= kBufferedRowsMax ? 208 : 240;
 
   struct SharedStorage {
     unsigned char codes[kStages][kTilePanels][kPanelBytes];
@@ -438,8 +438,8 @@ struct Warpgroups {
     unsigned long long empty[kStages];
   };
 
-  static_assert(kStages > 1, "two steps have room");
-  static_assert(sizeof(SharedStorage) <= kWarpgroupBytes, "a block has room for its steps");
+  static_assert(kStages > 1, "two steps fit");
+  static_assert(sizeof(SharedStorage) <= kWarpgroupBytes, "steps fit a block's memory");
 
   SharedStorage& shared;
   int slot = 0;
@@ -474,7 +474,7 @@ struct Warpgroups {
         ptx::mbarrier_init(&shared.empty[stage], kConsumers);
       }
       for (Known& known : shared.known) {
-        ptx::mbarrier_init(&known.told, 1);
+        ptx::mbarrier_init(&known.announced, 1);
         ptx::mbarrier_init(&known.scaled, kWarpLanes);
         ptx::mbarrier_init(&known.taken, kTilePanels);
       }
@@ -494,7 +494,7 @@ struct Warpgroups {
       if (warp() < kFetchers) {
         fetch(beside);
       } else if (warp() == kFetchers) {
-        tell(tiles);
+        announce(tiles);
       }
       if constexpr (kParts > 1) __syncwarp();  // lanes that diverged meet again
     } else {
@@ -514,11 +514,11 @@ struct Warpgroups {
     ptx::griddepcontrol_launch_dependents();
   }
 
-  // Waits until all warps have taken a tile, and tells the cluster's blocks that its segment is
+  // Waits until all warps have taken a tile, and signals the cluster's blocks that its segment is
   // there. A thread that has added to memory would first wait for its additions.
-  __device__ void hand_over(unsigned told) const {
-    ptx::mbarrier_wait(&known(told).taken, turn_of(told));
-    if (lane() < kParts) ptx::cluster_arrive(&shared.out.there[told % Out::kTurns], lane());
+  __device__ void hand_over(unsigned number) const {
+    ptx::mbarrier_wait(&known(number).taken, parity_of(number));
+    if (lane() < kParts) ptx::cluster_arrive(&shared.out.there[number % Out::kBuffers], lane());
   }
 
   // Sums over all segments, in order, of four neighbouring weights: `mine` are this block's.
@@ -539,16 +539,16 @@ struct Warpgroups {
   // pair of matrices those of both. A tile's sums overwrite those of the tile two before: these
   // were added once all blocks have made the tile between.
   template <class Sink>
-  __device__ void join(unsigned told, const Sink& sink) const {
-    const unsigned turn = told % Out::kTurns;
-    ptx::cluster_wait(&shared.out.there[turn], told / Out::kTurns % 2);
-    const WarpgroupTile& tile = shared.out.tile[turn];
+  __device__ void join(unsigned number, const Sink& sink) const {
+    const unsigned buffer = number % Out::kBuffers;
+    ptx::cluster_wait(&shared.out.there[buffer], number / Out::kBuffers % 2);
+    const WarpgroupTile& tile = shared.out.tile[buffer];
     constexpr int kQuads = Out::kWeights / 4 / (kPaired ? 2 : 1), kThreads = kConsumers * 128;
     const int thread = static_cast<int>(blockIdx.x % kParts) * kThreads + threadIdx.x - 128;
 #pragma unroll 1
     for (int item = thread; item < tile.rows * kQuads; item += kParts * kThreads) {
       const int row = item / kQuads, weight = item % kQuads * 4;
-      const float* mine = shared.out.sums[turn][row];
+      const float* mine = shared.out.sums[buffer][row];
       if constexpr (kPaired) {
         mine += weight / 8 * kPanelRows + weight % 8;  // a warp's eight of one, then of the other
         sink.join(tile, row, weight, joined(mine), joined(mine + 8));
@@ -558,28 +558,28 @@ struct Warpgroups {
     }
   }
 
-  // The tile that is announced as number `told`.
-  __device__ Known& known(unsigned told) const { return shared.known[told % kKnown]; }
-  // Parity of the barriers of announced tile `told`.
-  __device__ static unsigned turn_of(unsigned told) { return told / kKnown % 2; }
+  // The tile that is announced as `number`.
+  __device__ Known& known(unsigned number) const { return shared.known[number % kKnown]; }
+  // Parity of the barriers of announced tile `number`.
+  __device__ static unsigned parity_of(unsigned number) { return number / kKnown % 2; }
 
   // Announces all tiles, and after them one without rows. To find a tile takes as long as a step or
   // two, so one warp does it for all.
   template <class Tiles>
-  __device__ void tell(const Tiles& tiles) {
+  __device__ void announce(const Tiles& tiles) {
     bool there = true;
-    unsigned told = 0;
-    for (int i = blockIdx.x; there; ++told) {
-      Known& to = known(told);
+    unsigned number = 0;
+    for (int i = blockIdx.x; there; ++number) {
+      Known& to = known(number);
       if constexpr (kParts > 1) {
-        if (told >= kKnown) hand_over(told - kKnown);
+        if (number >= kKnown) hand_over(number - kKnown);
       } else {
-        ptx::mbarrier_wait(&to.taken, turn_of(told) ^ 1);
+        ptx::mbarrier_wait(&to.taken, parity_of(number) ^ 1);
       }
       // One lane writes the tile; this warp, which has few registers, reads it back too.
       if (lane() == 0) {
         if (!tiles(i, to.tile)) to.tile.rows = 0;
-        ptx::mbarrier_arrive(&to.told);
+        ptx::mbarrier_arrive(&to.announced);
         if constexpr (requires { tiles.next(); }) {
           i = tiles.next();
         } else {
@@ -591,13 +591,13 @@ struct Warpgroups {
       if (there) ask_scales(to);
       ptx::copy_async_arrive(&to.scaled);
     }
-    if constexpr (kParts > 1) hand_over(told - kKnown);
+    if constexpr (kParts > 1) hand_over(number - kKnown);
   }
 
-  // Waits until tile `told` is announced; false after the last.
-  __device__ bool next(unsigned told) const {
-    ptx::mbarrier_wait(&known(told).told, turn_of(told));
-    return known(told).tile.rows > 0;
+  // Waits until tile `number` is announced; false after the last.
+  __device__ bool next(unsigned number) const {
+    ptx::mbarrier_wait(&known(number).announced, parity_of(number));
+    return known(number).tile.rows > 0;
   }
 
   // Fetches codes and rows of all tiles. In a cluster, codes depend on no kernel: only the warp
@@ -606,7 +606,7 @@ struct Warpgroups {
     if constexpr (kParts > 1) {
       if (warp() == kFetchers - 1) follow(beside);
     }
-    for (unsigned told = 0; next(told); ++told) fetch(known(told).tile);
+    for (unsigned number = 0; next(number); ++number) fetch(known(number).tile);
   }
 
   // Index of this lane's copy in a step: a panel's codes, then the rows; other lanes have none.
@@ -621,29 +621,29 @@ struct Warpgroups {
   // Multiplies all tiles.
   template <class Sink>
   __device__ void multiply_all(const Sink& sink) {
-    // One register, the tile's number, is kept while a tile is multiplied.
-    unsigned told = 0;
-    for (; next(told); ++told) {
-      ptx::mbarrier_wait(&known(told).scaled, turn_of(told));
-      const int rows = known(told).tile.rows;
+    // One register, the tile's number, is used while a tile is multiplied.
+    unsigned number = 0;
+    for (; next(number); ++number) {
+      ptx::mbarrier_wait(&known(number).scaled, parity_of(number));
+      const int rows = known(number).tile.rows;
       if constexpr (kRows > kTileRowsMax) {
-        consume<kRows>(told, sink);  // registers are few: there is no code for fewer rows
+        consume<kRows>(number, sink);  // registers are few: there is no code for fewer rows
       } else if (kRows > 64 && rows > 64) {
-        consume<kRows>(told, sink);
+        consume<kRows>(number, sink);
       } else if (kRows > 32 && rows > 32) {
-        consume<kRows < 64 ? kRows : 64>(told, sink);
+        consume<kRows < 64 ? kRows : 64>(number, sink);
       } else if (rows > 16) {
-        consume<32>(told, sink);
+        consume<32>(number, sink);
       } else if (rows > 8) {
-        consume<16>(told, sink);
+        consume<16>(number, sink);
       } else {
-        consume<8>(told, sink);
+        consume<8>(number, sink);
       }
       __syncwarp();  // all lanes have read what is known
-      asm volatile("" : "+r"(told));
-      if (lane() == 0) ptx::mbarrier_arrive(&known(told).taken);
+      asm volatile("" : "+r"(number));
+      if (lane() == 0) ptx::mbarrier_arrive(&known(number).taken);
     }
-    if constexpr (kParts > 1) join(told - 1, sink);
+    if constexpr (kParts > 1) join(number - 1, sink);
   }
 
   // Matrix that a panel of the tile belongs to.
@@ -728,27 +728,27 @@ struct Warpgroups {
   }
 
   template <int kN, class Sink>
-  __device__ void consume(unsigned told, const Sink& sink) {
+  __device__ void consume(unsigned number, const Sink& sink) {
     float total[kN / 2] = {};
-    const Known& now = known(told);
+    const Known& now = known(number);
     if constexpr (kN <= kAheadRows) {
       sum_ahead<kN>(now, total);
     } else if constexpr (kThreeSums) {
-      sum_in_turns<kN>(now, total);
+      sum_alternately<kN>(now, total);
     } else {
       sum_octets<kN>(now, total);
     }
-    asm volatile("" : "+r"(told));
+    asm volatile("" : "+r"(number));
     if constexpr (kParts > 1) {
-      if (told > 0) join(told - 1, sink);
+      if (number > 0) join(number - 1, sink);
     }
-    const Known& of = known(told);
+    const Known& of = known(number);
     const int2 low = rows_at(0), high = rows_at(1);
     const auto eight = [](const auto& of_panels, int2 at) { return of_panels[at.x] + at.y * 8; };
     sink(Consumer<W, Out>{shared.out,
                           {eight(of.row_scales, low), eight(of.row_scales, high)},
                           {eight(of.biases, low), eight(of.biases, high)},
-                          told % 2},
+                          number % 2},
          of.tile, total);
   }
 
@@ -861,7 +861,7 @@ struct Warpgroups {
     float sum[kThreeSums ? kN / 2 : 1] = {}, part[kN / 2] = {};
     StepOperands a[2];
     decode(a[0]);
-    const auto turn = [&](int step, bool first, const StepOperands& now, StepOperands& later) {
+    const auto run_step = [&](int step, bool first, const StepOperands& now, StepOperands& later) {
       const int used = slot;
       multiply<kN>(now, part, !W::kBlockFactors && !first);
       advance();
@@ -878,17 +878,17 @@ struct Warpgroups {
       }
     };
     // Operands in registers alternate. If segments have few steps, a power of two, the compiler
-    // knows which ones a turn has.
+    // knows which ones a step has.
     constexpr bool kKnown = kSegmentSteps <= 8 && (kSegmentSteps & (kSegmentSteps - 1)) == 0;
-    constexpr int kTurns = kSteps == 1 ? 1 : kKnown && kSegmentSteps > 2 ? kSegmentSteps : 2;
-    static_assert(!kKnown || kSteps % kTurns == 0, "turns are whole segments");
+    constexpr int kUnrolled = kSteps == 1 ? 1 : kKnown && kSegmentSteps > 2 ? kSegmentSteps : 2;
+    static_assert(!kKnown || kSteps % kUnrolled == 0, "unrolled steps are whole segments");
 #pragma unroll 1
-    for (int step = 0; step < kSteps; step += kTurns) {
+    for (int step = 0; step < kSteps; step += kUnrolled) {
 #pragma unroll
-      for (int i = 0; i < kTurns; ++i) {
+      for (int i = 0; i < kUnrolled; ++i) {
         if (!kKnown && step + i >= kSteps) break;
         const int of_segment = kKnown ? i : step + i;
-        turn(step + i, of_segment % kSegmentSteps == 0, a[i % 2], a[(i + 1) % 2]);
+        run_step(step + i, of_segment % kSegmentSteps == 0, a[i % 2], a[(i + 1) % 2]);
       }
     }
   }
@@ -897,7 +897,7 @@ struct Warpgroups {
   // that tensor cores idle only at a segment's end. For FP8, a step is a segment.
   template <int kN>
   __device__ void sum_octets(const Known& known, float (&total)[kN / 2]) {
-    static_assert(kOctets % 2 == 0, "operands change places whole times in a step");
+    static_assert(kOctets % 2 == 0, "operands alternate an even number of times in a step");
     float part[kN / 2];
     OctetOperands a[2];
     typename W::Fragment from;
@@ -931,10 +931,10 @@ struct Warpgroups {
 
   // Multiplies a tile of FP8: one warpgroup multiplies a step while the other decodes its next.
   template <int kN>
-  __device__ void sum_in_turns(const Known& known, float (&total)[kN / 2]) {
+  __device__ void sum_alternately(const Known& known, float (&total)[kN / 2]) {
     static_assert(kThreeSums, "the others have registers to decode ahead");
     float sum[kN / 2], part[kN / 2] = {};
-    const auto turn = [&](int step, bool first) {
+    const auto run_step = [&](int step, bool first) {
       StepOperands a;
       decode(a);
       take_turn();
@@ -947,9 +947,9 @@ struct Warpgroups {
     };
 #pragma unroll 1
     for (int step = 0; step < kSteps; step += kSegmentSteps) {
-      turn(step, true);
+      run_step(step, true);
 #pragma unroll 1
-      for (int i = 1; i < kSegmentSteps; ++i) turn(step + i, false);
+      for (int i = 1; i < kSegmentSteps; ++i) run_step(step + i, false);
       add(total, sum);
     }
   }

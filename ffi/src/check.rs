@@ -8,7 +8,7 @@ use cudarc::driver::sys::{self, CUresult};
 
 use crate::error::CudaError;
 
-/// Turns a driver result into a `Result` that knows its call and place.
+/// Converts a driver result to a `Result` that knows its call and location.
 #[track_caller]
 pub(crate) fn check(call: &'static str, result: CUresult) -> Result<(), CudaError> {
     match result {

@@ -127,7 +127,7 @@ mod tests {
     use crate::{DeviceInfo, Needed};
 
     #[test]
-    fn too_little_memory_of_the_gpu_is_told_with_the_fix() {
+    fn too_little_memory_of_the_gpu_is_reported_with_the_fix() {
         let advised = |call, code| {
             let failed = CudaError {
                 call,

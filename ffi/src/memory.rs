@@ -321,8 +321,8 @@ impl CopyBatch {
     /// If `to` has another length than all parts together, or parts are none or outside of `from`.
     pub fn download(&mut self, from: &DeviceBuf<u8>, parts: Parts, to: &mut [u8]) {
         let address = to.as_mut_ptr().expose_provenance() as u64;
-        let (apart, behind) = operands(from, parts, address, to.len());
-        self.add(apart, behind, parts);
+        let (apart, contiguous) = operands(from, parts, address, to.len());
+        self.add(apart, contiguous, parts);
     }
 
     /// Adds a copy of page-locked memory `from` to device memory's `parts`, one after the other.
@@ -331,8 +331,8 @@ impl CopyBatch {
     /// If `from` has another length than all parts together, or parts are none or outside of `to`.
     pub fn upload(&mut self, from: &[u8], to: &mut DeviceBuf<u8>, parts: Parts) {
         let address = from.as_ptr().expose_provenance() as u64;
-        let (apart, behind) = operands(to, parts, address, from.len());
-        self.add(behind, apart, parts);
+        let (apart, contiguous) = operands(to, parts, address, from.len());
+        self.add(contiguous, apart, parts);
     }
 
     fn add(&mut self, src: sys::CUmemcpy3DOperand, dst: sys::CUmemcpy3DOperand, parts: Parts) {

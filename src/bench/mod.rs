@@ -120,7 +120,7 @@ pub fn run(command: Command) -> Result<(), Failure> {
 fn serve(options: &Options) -> Result<(), Failure> {
     let report = measure(options)?;
     match &options.json {
-        // A program reads standard output then, and the table goes to the person behind it.
+        // A program reads standard output then, and the table goes to the person who reads it.
         Some(path) if path.as_os_str() == STANDARD_OUTPUT => {
             eprint!("{}", report.table());
             print!("{}", report.json());

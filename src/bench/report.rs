@@ -67,7 +67,7 @@ impl Report {
     }
 }
 
-/// A map, so that a figure keeps its place when scenarios are added or left out.
+/// A map, so that a figure keeps its order when scenarios are added or left out.
 fn by_name<S: Serializer>(scenarios: &[Figures], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_map(scenarios.iter().map(|figures| (figures.name, figures)))
 }

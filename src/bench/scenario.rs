@@ -68,7 +68,7 @@ pub(super) fn named(name: &str) -> Result<Scenario, String> {
     })
 }
 
-/// Words that most vocabularies hold whole.
+/// Words that most vocabularies have as one token.
 const WORDS: [&str; 16] = [
     "the", "time", "of", "day", "is", "a", "good", "name", "for", "one", "long", "line", "in",
     "this", "new", "book",

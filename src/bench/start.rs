@@ -95,18 +95,18 @@ pub fn start(options: &StartOptions) -> Result<(), Failure> {
     }
     let files = Files::locate(options.weights.as_deref())?;
     if options.runs == 1 {
-        return here(&files, |report| tell(report, options));
+        return here(&files, |report| show(report, options));
     }
     let runs = (0..options.runs).map(|_| process(options.weights.as_deref()));
     let runs = runs.collect::<Result<Vec<_>, _>>()?;
-    tell(&Report::median(&runs), options)
+    show(&Report::median(&runs), options)
 }
 
 /// Prints and writes the figures.
-fn tell(report: &Report, options: &StartOptions) -> Result<(), Failure> {
+fn show(report: &Report, options: &StartOptions) -> Result<(), Failure> {
     let json = serde_json::to_string_pretty(report).expect("plain numbers and strings") + "\n";
     match &options.json {
-        // A program reads standard output then, and the table goes to the person behind it.
+        // A program reads standard output then, and the table goes to the person who reads it.
         Some(path) if path.as_os_str() == STANDARD_OUTPUT => {
             boot::print(&json)?;
             eprint!("{}", report.table());
@@ -119,8 +119,8 @@ fn tell(report: &Report, options: &StartOptions) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Starts the model in this process, tells how long it took, and takes it down.
-fn here(files: &Files, tell: impl FnOnce(&Report) -> Result<(), Failure>) -> Result<(), Failure> {
+/// Starts the model in this process, reports how long it took, and takes it down.
+fn here(files: &Files, show: impl FnOnce(&Report) -> Result<(), Failure>) -> Result<(), Failure> {
     let begun = Instant::now();
     boot::preflight(files, boot::THREADS)?;
     let progress = Arc::new(Progress::default());
@@ -136,7 +136,7 @@ fn here(files: &Files, tell: impl FnOnce(&Report) -> Result<(), Failure>) -> Res
     let serving = runtime.block_on(boot::reached(&engine, Phase::Serving)) == Phase::Serving;
     let total_s = begun.elapsed().as_secs_f64();
     let report = serving.then(|| {
-        tell(&Report {
+        show(&Report {
             format: FORMAT,
             target: target::BINARY.to_owned(),
             weights: files.to_string(),
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_tells_what_was_read_and_how() {
+    fn the_table_says_what_was_read_and_how() {
         let table = run(4.0, 1.0).table();
         assert!(table.contains("were read from the page cache"), "{table}");
         let direct = Report {

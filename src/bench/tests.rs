@@ -132,7 +132,7 @@ fn refused_requests_are_counted_and_make_the_run_fail() {
 }
 
 #[test]
-fn the_memory_of_the_process_that_was_named_is_told() {
+fn the_memory_of_the_named_process_is_reported() {
     let (url, _) = testing::start(1, 0);
     let pid = std::process::id().to_string();
     let asked = [

@@ -3,7 +3,7 @@
 use std::env;
 
 fn main() {
-    let kinds = env::var("DEP_MODEL_KINDS").expect("the model's build tells kinds of blocks");
+    let kinds = env::var("DEP_MODEL_KINDS").expect("the model's build states kinds of blocks");
     for (kind, has) in kinds.split(' ').filter_map(|kind| kind.split_once('=')) {
         println!("cargo::rustc-check-cfg=cfg(has, values({kind:?}))");
         if has == "true" {

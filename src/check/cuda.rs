@@ -59,13 +59,13 @@ const POISON: u8 = 0xff;
 
 impl Probe for Cuda {
     fn given(&mut self, width: usize, values: &[f32]) -> Result<Tensor, DeviceError> {
-        let mut tensor = self.room(values.len() / width, width)?;
+        let mut tensor = self.empty(values.len() / width, width)?;
         let written = tensor.values.upload(GUARD, values, &self.queue.stream);
         written.map_err(refused)?;
         Ok(tensor)
     }
 
-    fn room(&mut self, rows: usize, width: usize) -> Result<Tensor, DeviceError> {
+    fn empty(&mut self, rows: usize, width: usize) -> Result<Tensor, DeviceError> {
         let len = rows * width + 2 * GUARD;
         let mut values = memory::buffer(&self.device, len)?;
         values
@@ -152,7 +152,7 @@ impl Probe for Cuda {
 }
 
 impl<A: Launchers> ProbeAttention<A> for Cuda {
-    fn kept(&mut self, cache: &KvCache<A>) -> Result<Vec<f32>, DeviceError> {
+    fn cached(&mut self, cache: &KvCache<A>) -> Result<Vec<f32>, DeviceError> {
         let all = cache.region.pool.download(&self.queue.stream);
         let all = all.map_err(refused)?;
         let wide = all.as_chunks().0.iter();
@@ -192,7 +192,7 @@ pub fn parity(report: &mut Report, random: &mut Random) {
 }
 
 /// Reports the first byte of `found` that differs from `wanted`.
-fn tell(report: &mut Report, case: &str, found: &[u8], wanted: &[u8]) {
+fn compare_bytes(report: &mut Report, case: &str, found: &[u8], wanted: &[u8]) {
     assert_eq!(found.len(), wanted.len());
     let first = found.iter().zip(wanted).position(|(a, b)| a != b);
     let differing = format!("bytes from {} on", first.unwrap_or(0));
@@ -216,7 +216,7 @@ fn loaded(
     let parts = sources.iter().map(MatrixSource::read);
     let wanted = Panels::stacked(&parts.collect::<Result<Vec<_>, _>>()?);
     let found = contents(cuda, &found.bytes)?;
-    tell(report, &format!("{role:?}"), &found, &wanted.bytes);
+    compare_bytes(report, &format!("{role:?}"), &found, &wanted.bytes);
     Ok(())
 }
 

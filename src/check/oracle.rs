@@ -193,14 +193,14 @@ pub enum OracleError {
 }
 
 /// Compares the idle model of `runner` with `reference`'s model of the weights of `checkpoint`,
-/// over the first [`ORACLE_TOKENS`] of `tokens`. `tell` gets the comparison of each layer at once,
+/// over the first [`ORACLE_TOKENS`] of `tokens`. `on_layer` gets the comparison of each layer,
 /// and the seconds that it took.
 pub fn oracle<B: Runs>(
     runner: &mut Runner<B>,
     reference: Cpu,
     checkpoint: &Checkpoint,
     tokens: &[TokenId],
-    mut tell: impl FnMut(&LayerFinding, f64),
+    mut on_layer: impl FnMut(&LayerFinding, f64),
 ) -> Result<OracleReport, OracleError> {
     let far = &tokens[..tokens.len().min(FAR_TOKENS)];
     let tokens = &tokens[..tokens.len().min(ORACLE_TOKENS)];
@@ -213,7 +213,7 @@ pub fn oracle<B: Runs>(
         let begun = Instant::now();
         let found = cpu.layer(checkpoint, layer, &device, &far)?;
         layers_failed += usize::from(!found.passed());
-        tell(&found, begun.elapsed().as_secs_f64());
+        on_layer(&found, begun.elapsed().as_secs_f64());
     }
     let ends = cpu.head(checkpoint, tokens, &device)?;
     Ok(OracleReport {

@@ -170,19 +170,19 @@ pub struct Report {
     pub all: bool,
     pub lines: Vec<Line>,
     /// Called with each line as soon as it is found.
-    pub tell: Option<fn(&Line)>,
+    pub on_line: Option<fn(&Line)>,
 }
 
 impl Report {
-    /// A report of the comparisons that `choice` selects; `tell` gets each line at once.
-    pub fn told(choice: Choice, tell: fn(&Line)) -> Report {
+    /// A report of the comparisons that `choice` selects; `on_line` gets each line at once.
+    pub fn with_lines(choice: Choice, on_line: fn(&Line)) -> Report {
         let since = || SystemTime::now().duration_since(UNIX_EPOCH);
         let of_clock = || since().map_or(0, |since| since.as_nanos() as u64);
         Report {
             seed: choice.seed.unwrap_or_else(of_clock),
             only: choice.op,
             all: choice.all,
-            tell: Some(tell),
+            on_line: Some(on_line),
             ..Report::default()
         }
     }
@@ -257,8 +257,8 @@ impl Report {
             found,
             passed,
         };
-        if let Some(tell) = self.tell {
-            tell(&line);
+        if let Some(on_line) = self.on_line {
+            on_line(&line);
         }
         self.lines.push(line);
     }
@@ -456,7 +456,7 @@ mod tests {
         Choice::default().check().unwrap();
         let refused = choice("attentoin").check().unwrap_err();
         assert!(refused.contains("attention"), "{refused}");
-        let mut report = Report::told(choice("attention"), |_| {});
+        let mut report = Report::with_lines(choice("attention"), |_| {});
         assert!(report.wants("attention") && !report.wants("linear"));
         assert!(report.wants_any(&["attend", "attention"]) && !report.wants_any(&["attend"]));
         assert_eq!(report.seed, 7);

@@ -203,10 +203,10 @@ fn replay<E: Executor>(
     tolerance: Tolerance,
     report: &mut Report,
 ) -> Result<(), Mismatch> {
-    let room = sequences.iter().map(Sequence::len).max().unwrap_or(0);
+    let capacity = sequences.iter().map(Sequence::len).max().unwrap_or(0);
     let (mut sessions, first) = (Vec::new(), report.sequences);
     for (index, sequence) in sequences.iter().enumerate() {
-        let mut session = Session::beside(index, room);
+        let mut session = Session::beside(index, capacity);
         for chunk in sequence.prompt.chunks(PREFILL_TOKENS) {
             session.step(executor, chunk)?;
         }

@@ -94,7 +94,7 @@ fn the_rules_of_a_self_test_hold() {
         steps: 1,
         cuts: 2,
     };
-    let mut trial = Told {
+    let mut trial = Recorder {
         random: Random::seeded(5),
         done: 0,
         found: Vec::new(),
@@ -107,11 +107,11 @@ fn the_rules_of_a_self_test_hold() {
 }
 
 /// Each layer's part of what is saved is needed, the prediction layer's and the convolution's tail
-/// among them: with zeros in its place other bits come.
+/// among them: with zeros instead of it other bits come.
 #[test]
 fn what_is_saved_of_a_sequence_has_every_layer() {
     let Some(mut runner) = runner(1) else { return };
-    let mut trial = Told {
+    let mut trial = Recorder {
         random: Random::seeded(9),
         done: 0,
         found: Vec::new(),
@@ -120,12 +120,12 @@ fn what_is_saved_of_a_sequence_has_every_layer() {
     moves::take_host_memory(&mut runner).unwrap();
     let wanted = moved.left(&mut runner).unwrap();
     let (begun, len) = moved.saved(&mut runner).unwrap();
-    let kept = runner.host_memory(0..len).to_vec();
+    let saved = runner.host_memory(0..len).to_vec();
     let mut goes_on = |parts: &[(usize, &Range<usize>)]| {
-        let room = runner.host_memory(0..len);
-        room.copy_from_slice(&kept);
+        let memory = runner.host_memory(0..len);
+        memory.copy_from_slice(&saved);
         let spoil =
-            |(piece, part): &(usize, &Range<usize>)| room[*piece..][(*part).clone()].fill(0);
+            |(piece, part): &(usize, &Range<usize>)| memory[*piece..][(*part).clone()].fill(0);
         parts.iter().for_each(spoil);
         moved.restored(&mut runner, &begun).unwrap() == wanted
     };
@@ -147,14 +147,14 @@ fn what_is_saved_of_a_sequence_has_every_layer() {
     }
 }
 
-/// Findings of a trial of rules.
-struct Told {
+/// Trial of rules that records its findings.
+struct Recorder {
     random: Random,
     done: usize,
     found: Vec<Tried>,
 }
 
-impl Trial for Told {
+impl Trial for Recorder {
     fn below(&mut self, end: usize) -> usize {
         self.random.below(end)
     }

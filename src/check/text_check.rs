@@ -301,10 +301,10 @@ fn alone<E: Executor>(
     prompt: &[TokenId],
     rest: &[TokenId],
 ) -> Result<Trace, DeviceError> {
-    let room = prompt.len() + rest.len();
+    let capacity = prompt.len() + rest.len();
     // The run is in other pages than the first ones, if there are enough for two sequences.
-    let place = fitting(executor, room).min(2).saturating_sub(1);
-    let mut session = Session::beside(place, room).fork(FORKED);
+    let index = fitting(executor, capacity).min(2).saturating_sub(1);
+    let mut session = Session::beside(index, capacity).fork(FORKED);
     for chunk in prompt.chunks(CUT) {
         session.step(executor, chunk)?;
     }
@@ -332,9 +332,9 @@ fn beside_others<E: Executor>(
     rest: &[TokenId],
     alone: &[u64],
 ) -> Result<usize, TextMismatch> {
-    let room = prompt.len() + rest.len();
-    let companions = COMPANIONS.min(fitting(executor, room).saturating_sub(1));
-    let others = (1..=companions).map(|index| Session::beside(index, room));
+    let capacity = prompt.len() + rest.len();
+    let companions = COMPANIONS.min(fitting(executor, capacity).saturating_sub(1));
+    let others = (1..=companions).map(|index| Session::beside(index, capacity));
     let mut others: Vec<Session> = others.collect();
     for (index, session) in others.iter_mut().enumerate() {
         let length = (prompt.len() / (index + 2)).clamp(1, PREFILL_TOKENS);

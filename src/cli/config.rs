@@ -19,7 +19,7 @@ const WEIGHTS: &str = "weights";
 const OF_COMMANDS: [&str; 3] = ["help", "config", "print-config"];
 /// Largest file that is read.
 const BYTES_MAX: u64 = 1024 * 1024;
-/// Pairs of settings that exclude each other: a socket takes the place of an address.
+/// Pairs of settings that exclude each other: a socket replaces an address.
 const ALTERNATIVES: [(&str, &str); 4] = [
     ("socket", "host"),
     ("socket", "port"),
@@ -57,7 +57,7 @@ pub fn read(command: &[&str], arguments: &[&str]) -> Result<Merged, Reading> {
     };
     let table = load(path).map_err(wrong)?;
     let (added, of_file) = added(&table, &of_flags).map_err(wrong)?;
-    // In front of the others, since all after `--` is text.
+    // Settings of the file go first: after a `--` of the command line all is text.
     let all = added.iter().map(String::as_str);
     let all: Vec<&str> = all.chain(arguments.iter().copied()).collect();
     let serve = Serve::from_args(command, &all);
@@ -100,7 +100,7 @@ fn added(
 ) -> Result<(Vec<String>, BTreeSet<String>), String> {
     let info = Serve::get_args_info();
     let (mut arguments, mut used) = (Vec::new(), BTreeSet::new());
-    let mut behind = None;
+    let mut positional = None;
     for (key, value) in table {
         let words = words(&info, key, value)?;
         let instead = |(flag, of): &(&str, &str)| given.contains(*flag) && of == key;
@@ -109,12 +109,12 @@ fn added(
         }
         used.insert(key.clone());
         if key == WEIGHTS {
-            behind = words.into_iter().next();
+            positional = words.into_iter().next();
         } else {
             arguments.extend(words);
         }
     }
-    arguments.extend(behind);
+    arguments.extend(positional);
     Ok((arguments, used))
 }
 

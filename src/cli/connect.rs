@@ -53,7 +53,7 @@ pub struct Connect {
 pub const URL_DEFAULT: &str = "http://127.0.0.1:8000";
 /// Stand-in for a key where none is asked for: clients insist on one.
 const NO_KEY: &str = "none";
-/// Tokens of the context that clients are told to leave for a reply.
+/// Tokens of the context that clients are configured to leave for a reply.
 const OUTPUT_TOKENS: usize = target::MAX_CONTEXT / 4;
 /// Variable from which Codex takes the key.
 const CODEX_KEY: &str = "ATLAS_KEY";
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn every_client_is_told_address_model_and_key() {
+    fn every_client_gets_address_model_and_key() {
         for (name, client) in CLIENTS {
             assert_eq!(name.parse(), Ok(client));
             let text = settings::of(&of(client));
@@ -277,7 +277,7 @@ mod tests {
             codex["model_providers"]["atlas"]["base_url"].as_str(),
             Some("http://host:9/v1")
         );
-        for (client, place) in [
+        for (client, pointer) in [
             (Client::Opencode, "/provider/atlas/options/baseURL"),
             (Client::Qwen, "/modelProviders/openai/0/baseUrl"),
             (
@@ -288,7 +288,7 @@ mod tests {
             let text = settings::of(&of(client));
             let [from, to] = [text.find("\n{").unwrap(), text.rfind('}').unwrap()];
             let value: serde_json::Value = serde_json::from_str(&text[from..=to]).unwrap();
-            assert_eq!(value.pointer(place).unwrap(), "http://host:9/v1");
+            assert_eq!(value.pointer(pointer).unwrap(), "http://host:9/v1");
         }
     }
 
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn agents_are_told_how_much_fits() {
+    fn agents_get_the_size_of_the_context() {
         let context = target::MAX_CONTEXT.to_string();
         for client in [
             Client::Opencode,
@@ -313,17 +313,17 @@ mod tests {
             Client::Aider,
             Client::Continue,
         ] {
-            let told = settings::of(&of(client));
-            assert!(told.contains(&context), "{client:?}");
+            let shown = settings::of(&of(client));
+            assert!(shown.contains(&context), "{client:?}");
         }
         let claude = start(&of(Client::Claude)).unwrap();
-        let told = ("CLAUDE_CODE_MAX_CONTEXT_TOKENS", context);
-        assert!(claude.variables.contains(&told));
+        let stated = ("CLAUDE_CODE_MAX_CONTEXT_TOKENS", context);
+        assert!(claude.variables.contains(&stated));
         assert_eq!(claude.arguments, CLAUDE_ARGUMENTS);
         let codex: toml::Table = settings::of(&of(Client::Codex)).parse().unwrap();
-        let told = |name: &str| codex[name].as_integer().unwrap() as usize;
-        assert_eq!(told("model_context_window"), target::MAX_CONTEXT);
-        assert!(told("model_auto_compact_token_limit") < target::MAX_CONTEXT);
+        let stated = |name: &str| codex[name].as_integer().unwrap() as usize;
+        assert_eq!(stated("model_context_window"), target::MAX_CONTEXT);
+        assert!(stated("model_auto_compact_token_limit") < target::MAX_CONTEXT);
     }
 
     #[test]

@@ -70,9 +70,9 @@ fn serving() -> Finding {
 
 /// Finding about memory: what `serve` would take for weights of this layout.
 fn memory(layout: Layout) -> Finding {
-    let room = backend::available().map_err(|error| error.to_string())?;
+    let memory = backend::available().map_err(|error| error.to_string())?;
     let loaded = Drafting::of(Limits::of(&target::FACTS)).loaded(layout);
-    let plan = Plan::within::<Backend>(room, loaded);
+    let plan = Plan::within::<Backend>(memory, loaded);
     let plan = plan.map_err(|error| error.to_string())?;
     Ok(plan.lines().join("\n     "))
 }
@@ -153,7 +153,7 @@ mod tests {
     use super::*;
     use crate::bench::testing::{canned, whole};
 
-    fn held_by(answer: fn(&str) -> String) -> Option<String> {
+    fn port_owner(answer: fn(&str) -> String) -> Option<String> {
         let url = canned(answer);
         holder(url.rsplit(':').next().unwrap().parse().unwrap())
     }
@@ -166,11 +166,11 @@ mod tests {
 
     #[test]
     fn a_server_of_ours_that_asks_for_a_key_is_known() {
-        let ours = held_by(|_| refused("Bearer realm=\"Atlas\""));
+        let ours = port_owner(|_| refused("Bearer realm=\"Atlas\""));
         assert_eq!(
             ours.as_deref(),
             Some("an Atlas that asks for an API key has it")
         );
-        assert_eq!(held_by(|_| refused("Bearer")), None);
+        assert_eq!(port_owner(|_| refused("Bearer")), None);
     }
 }

@@ -78,11 +78,11 @@ fn print_reply(stream: Stream) -> Result<(), Failure> {
         match piece.map_err(|error| Failure::new(Exit::Internal, error))? {
             Piece::Reasoning(text) => {
                 thinks = true;
-                tell(&text);
+                show(&text);
             }
             Piece::Content(text) => {
                 if mem::take(&mut thinks) {
-                    tell("\n\n");
+                    show("\n\n");
                 }
                 boot::print(&text)?;
             }
@@ -93,6 +93,6 @@ fn print_reply(stream: Stream) -> Result<(), Failure> {
 }
 
 /// Writes to standard error. A reader who closed it wants the answer all the same.
-fn tell(text: &str) {
+fn show(text: &str) {
     let _ = io::stderr().write_all(text.as_bytes());
 }

@@ -69,8 +69,8 @@ fn paths(files: &Files) -> Result<Vec<PathBuf>, WeightsError> {
 
 /// Name of the processor, by which kernels of a CPU are chosen.
 fn processor() -> String {
-    let told = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let mut lines = told.lines().filter(|line| line.starts_with("model name"));
+    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let mut lines = info.lines().filter(|line| line.starts_with("model name"));
     lines.next().unwrap_or_default().to_owned()
 }
 

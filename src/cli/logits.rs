@@ -235,12 +235,12 @@ mod tests {
                 decode,
             };
             run(&options).unwrap();
-            let told = fs::read(&routers).unwrap_or_default();
-            (fs::read(&out).unwrap(), told)
+            let routed = fs::read(&routers).unwrap_or_default();
+            (fs::read(&out).unwrap(), routed)
         });
         assert_eq!(found[0].0.len(), 4 * VOCAB * (PAGE + 3));
         assert!(found.iter().all(|(logits, _)| *logits == found[0].0));
-        assert!(found[..2].iter().all(|(_, told)| told.is_empty()));
+        assert!(found[..2].iter().all(|(_, routed)| routed.is_empty()));
         assert_eq!(found[2].1.len(), 4 * ROUTER_LOGITS * (PAGE + 3));
         assert!(found[2].1 == found[3].1);
     }

@@ -23,7 +23,7 @@ const EVERY: Duration = Duration::from_secs(1);
 /// limit fits every disk.
 const MORE_TIME: Duration = Duration::from_secs(120);
 /// Bytes of the smallest weights whose progress is reported in bytes.
-const TOLD_BYTES_MIN: u64 = 1_000_000_000;
+const REPORTED_BYTES_MIN: u64 = 1_000_000_000;
 const GB: f64 = 1e9;
 
 /// Socket of the service manager, if there is one.
@@ -49,7 +49,7 @@ impl Notifier {
         Ok(Notifier { to: Some(to) })
     }
 
-    fn tell(&self, message: impl Display) {
+    fn send(&self, message: impl Display) {
         if let Some((socket, address)) = &self.to {
             // A manager that has ended, or does not read, is no reason to stop serving.
             let _ = socket.send_to_addr(message.to_string().as_bytes(), address);
@@ -58,18 +58,18 @@ impl Notifier {
 
     /// Says that requests are answered.
     pub fn ready(&self, endpoint: impl Display) {
-        self.tell(format_args!("READY=1\nSTATUS=ready on {endpoint}"));
+        self.send(format_args!("READY=1\nSTATUS=ready on {endpoint}"));
     }
 
     /// Reports the progress of the start, and asks for more time from now on.
     pub fn starting(&self, status: impl Display) {
         let more = MORE_TIME.as_micros();
-        self.tell(format_args!("STATUS={status}\nEXTEND_TIMEOUT_USEC={more}"));
+        self.send(format_args!("STATUS={status}\nEXTEND_TIMEOUT_USEC={more}"));
     }
 
     /// Says that the end has begun.
     pub fn stopping(&self) {
-        self.tell("STOPPING=1\nSTATUS=finishing open replies");
+        self.send("STOPPING=1\nSTATUS=finishing open replies");
     }
 
     /// Reports loading, then that the engine is alive, until it has stopped. An engine whose round
@@ -80,21 +80,21 @@ impl Notifier {
         }
         let mut ticks = interval(EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let (mut told, mut last) = (String::new(), None);
+        let (mut sent, mut last) = (String::new(), None);
         while engine.phase() != Phase::Stopped {
             ticks.tick().await;
             let round = engine.round();
             let moved = last.replace(round) != Some(round);
             if engine.phase() != Phase::Starting {
                 if moved || engine.is_idle() {
-                    self.tell("WATCHDOG=1");
+                    self.send("WATCHDOG=1");
                 }
                 continue;
             }
             let status = loading(&progress);
-            if status != told {
+            if status != sent {
                 self.starting(&status);
-                told = status;
+                sent = status;
             }
         }
     }
@@ -111,7 +111,7 @@ fn loading(progress: &Progress) -> String {
     let loading = boot::loading(progress);
     let done = loading.bytes_done as f64 / GB;
     let total = loading.bytes_total as f64 / GB;
-    match loading.bytes_total < TOLD_BYTES_MIN {
+    match loading.bytes_total < REPORTED_BYTES_MIN {
         true => loading.stage.to_string(),
         false => format!("{}: {done:.1} of {total:.1} GB", loading.stage),
     }
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_told_without_a_socket_or_behind_a_dead_one() {
+    fn nothing_is_sent_without_a_socket_or_to_a_dead_one() {
         Notifier::new(None).unwrap().ready("");
         Notifier::new(Some(Path::new("/nowhere/socket")))
             .unwrap()

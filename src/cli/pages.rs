@@ -113,7 +113,7 @@ mod tests {
             (Page::Fish, "atlas.fish"),
         ] {
             let made = page.of(&marks);
-            if !std::fs::read_to_string(format!("{folder}/{name}")).is_ok_and(|kept| kept == made) {
+            if !std::fs::read_to_string(format!("{folder}/{name}")).is_ok_and(|text| text == made) {
                 let path = std::env::temp_dir().join(name);
                 std::fs::write(&path, made).unwrap();
                 stale.push(path);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn verbs_are_found_at_every_depth_and_flags_tell_their_values() {
+    fn verbs_are_found_at_every_depth_and_flags_with_their_values() {
         let command = Atlas::get_args_info();
         let verbs = verbs(&command);
         let has = |words: &[&str]| verbs.iter().any(|(found, _)| found == words);

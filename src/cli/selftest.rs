@@ -86,7 +86,7 @@ pub fn run(options: &Selftest) -> Result<(), Failure> {
             return Err(usage(format!("--layers: 1 to {}", target::LAYERS)));
         }
         true => bits(choice, options.layers)?,
-        false => check::compare_ops(choice, tell),
+        false => check::compare_ops(choice, print_line),
     };
     boot::print(&format!("{}\n", report.total()))?;
     if cfg!(not(feature = "cuda")) && !options.bits {
@@ -108,11 +108,11 @@ fn bits(choice: Choice, layers: usize) -> Result<Report, Failure> {
         .map_err(|error| boot::start_failure(&error))?;
     let mut runner = boot::load_planned(device, &checkpoint, &plan)
         .map_err(|error| boot::start_failure(error.as_ref()))?;
-    let report = Report::told(choice, tell);
+    let report = Report::with_lines(choice, print_line);
     let mut trial = Trial {
         random: Random::seeded(report.seed),
         report,
-        told: Instant::now(),
+        shown: Instant::now(),
     };
     let seen = check::bit_rules(&mut runner, check::WHOLE, &mut trial).map_err(internal)?;
     boot::print(&format!("{seen}\n"))?;
@@ -124,7 +124,7 @@ struct Trial {
     random: Random,
     report: Report,
     /// Time of the last progress line.
-    told: Instant,
+    shown: Instant,
 }
 
 impl check::Trial for Trial {
@@ -133,9 +133,9 @@ impl check::Trial for Trial {
     }
 
     fn trying(&mut self, done: usize, of: usize) {
-        if self.told.elapsed() >= meter::EVERY {
+        if self.shown.elapsed() >= meter::EVERY {
             log::line(format!("comparing: {done} of {of} trials"));
-            self.told = Instant::now();
+            self.shown = Instant::now();
         }
     }
 
@@ -166,8 +166,8 @@ impl check::Trial for Trial {
     }
 }
 
-/// Prints a line. A closed output does not stop the comparisons: the exit code still tells the
+/// Prints a line. A closed output does not stop the comparisons: the exit code still says the
 /// outcome.
-fn tell(line: &Line) {
+fn print_line(line: &Line) {
     let _ = boot::print(&format!("{line}\n"));
 }

@@ -52,8 +52,8 @@ const PORT_DEFAULT: u16 = 8000;
 /// Threads of the server: for connections; to accept them and wait for signals; to read files
 /// again; to write lines to two files.
 pub const THREADS: usize = IO_THREADS * OF_RUNTIME + 1 + 1 + 2;
-/// Room of the host's memory that a disk for prompts is read through where none is asked for: a
-/// part of what may be taken, one in so many, and bytes at most. No longer beginning is kept there.
+/// Host memory that a disk for prompts is read through where `--cache-host` is not given: one in
+/// so many of the bytes that may be taken, and at most so many. No longer beginning is read.
 const STAGING_PART: u64 = 8;
 const STAGING_MAX: u64 = 4 << 30;
 /// Time that the disk has for writing the last prompts, once all are answered.
@@ -238,7 +238,7 @@ fn texts(values: &[impl fmt::Display]) -> Value {
 pub fn run(options: &Serve) -> Result<(), Failure> {
     boot::require_serving()?;
     require_drafts(options.speculate)?;
-    require_room(options.cache_host.as_ref())?;
+    require_memory(options.cache_host.as_ref())?;
     require_disk(options)?;
     require_keys(options)?;
     log::set_level(options.log_level);
@@ -282,14 +282,14 @@ fn require_drafts(speculate: Speculate) -> Result<(), Failure> {
 }
 
 /// Bytes of the host's memory that may be taken for prompts, if known.
-fn room_most() -> Option<u64> {
+fn memory_max() -> Option<u64> {
     let host = Backend::host_memory();
     host.bytes.map(|bytes| bytes.saturating_sub(host.server))
 }
 
 /// Refuses more of the host's memory for prompts than can be taken.
-fn require_room(size: Option<&Size>) -> Result<(), Failure> {
-    match (size, room_most()) {
+fn require_memory(size: Option<&Size>) -> Result<(), Failure> {
+    match (size, memory_max()) {
         (Some(size), Some(most)) if size.bytes > most => {
             let most = gigabytes(most);
             let message = format!("--cache-host {size}: {most} of the host's memory may be taken");
@@ -313,8 +313,8 @@ fn require_disk(options: &Serve) -> Result<(), Failure> {
 }
 
 /// Bytes of the host's memory for prompts: those asked for, or those that a disk is read through.
-fn host_room(options: &Serve) -> usize {
-    let most = || room_most().map_or(STAGING_MAX, |most| (most / STAGING_PART).min(STAGING_MAX));
+fn host_cache_bytes(options: &Serve) -> usize {
+    let most = || memory_max().map_or(STAGING_MAX, |most| (most / STAGING_PART).min(STAGING_MAX));
     let asked = options.cache_host.as_ref().map(|size| size.bytes);
     let staging = options.cache_dir.as_ref().map(|_| most());
     asked.or(staging).unwrap_or(0) as usize
@@ -342,8 +342,8 @@ fn require_keys(options: &Serve) -> Result<(), Failure> {
              keys with --api-keys-file, or say --without-keys to serve whoever can connect"
         ),
         (Some(host), None, true) if !host.is_loopback() => {
-            let told = format!("warning: whoever reaches {host} is served, without a key");
-            log::line(told);
+            let warning = format!("warning: whoever reaches {host} is served, without a key");
+            log::line(warning);
             return Ok(());
         }
         _ => return Ok(()),
@@ -465,7 +465,7 @@ async fn serve(
     }));
     let limits = Limits {
         speculate: options.speculate,
-        host_bytes: host_room(options),
+        host_bytes: host_cache_bytes(options),
         ..Limits::of(&target::FACTS)
     };
     let disk = disk(options, &files);
@@ -571,7 +571,7 @@ async fn pass_on(mut hangup: Signal, readings: SyncSender<()>) {
     }
 }
 
-/// Thread that reads keys and certificate again when told to: a disk that does not answer delays
+/// Thread that reads keys and certificate again when asked to: a disk that does not answer delays
 /// neither requests nor other signals.
 fn reloader(state: Arc<ServerState>, tls: Option<Tls>) -> Result<SyncSender<()>, Failure> {
     let (readings, asked) = mpsc::sync_channel(1);

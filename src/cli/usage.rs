@@ -77,7 +77,7 @@ mod tests {
     use super::super::{Parsed, parse};
     use super::*;
 
-    fn told(line: &str) -> String {
+    fn message(line: &str) -> String {
         let arguments: Vec<String> = line.split_whitespace().map(str::to_string).collect();
         let Parsed::Wrong(failure) = parse("atlas", &arguments) else {
             panic!("{line} is taken")
@@ -106,9 +106,9 @@ mod tests {
                 "atlas bench: serv is not known; did you mean serve?",
             ),
         ] {
-            let told = told(line);
-            assert!(told.starts_with(text), "{told}");
-            assert!(told.ends_with(" --help` tells more"), "{told}");
+            let message = message(line);
+            assert!(message.starts_with(text), "{message}");
+            assert!(message.ends_with(" --help` tells more"), "{message}");
         }
     }
 
@@ -126,13 +126,13 @@ mod tests {
                 "atlas serve: Error parsing option '--port' with value 'x'",
             ),
         ] {
-            assert!(told(line).starts_with(text), "{}", told(line));
+            assert!(message(line).starts_with(text), "{}", message(line));
         }
-        assert!(!told("").contains('\n'), "{}", told(""));
+        assert!(!message("").contains('\n'), "{}", message(""));
     }
 
     #[test]
-    fn another_failure_is_told_as_it_is() {
+    fn another_failure_is_shown_as_it_is() {
         let failure = || Failure::new(Exit::Io, "the disk is full");
         assert_eq!(explained("atlas", &[], failure()), failure());
     }

@@ -165,14 +165,14 @@ fn revisions(files: &Files) -> Result<Vec<String>, Failure> {
     let Files::Directory(directory) = files else {
         return Ok(Vec::new());
     };
-    let told = weights::revisions_of(directory).map_err(|error| weights_failure(&error))?;
-    let line = match (told.first(), target::REVISION) {
+    let found = weights::revisions_of(directory).map_err(|error| weights_failure(&error))?;
+    let line = match (found.first(), target::REVISION) {
         (None, _) => "--   revision not known: nothing here states it\n".to_string(),
         // A different revision has been refused before.
-        (Some(told), Some(_)) => format!("ok   revision {}, by {}\n", told.commit, told.by),
-        (Some(told), None) => format!(
+        (Some(found), Some(_)) => format!("ok   revision {}, by {}\n", found.commit, found.by),
+        (Some(found), None) => format!(
             "--   revision {}, by {}; this binary was built for none in particular\n",
-            told.commit, told.by
+            found.commit, found.by
         ),
     };
     Ok(vec![line])
@@ -191,14 +191,14 @@ fn hash(files: &Files, progress: &Arc<Progress>) -> Result<Vec<FileDigest>, Fail
 /// Prints the manifest's entries for the files, for maintainers of manifests.
 fn block(files: &Files, progress: &Arc<Progress>) -> Result<(), Failure> {
     let hashed = hash(files, progress)?;
-    let told = match files {
+    let found = match files {
         Files::Embedded | Files::Packed(_) => Vec::new(),
         Files::Directory(directory) => {
             weights::revisions_of(directory).map_err(|error| weights_failure(&error))?
         }
     };
-    let told = told.first();
-    let revision = told.map(|told| format!("revision = {:?}\n", told.commit));
+    let found = found.first();
+    let revision = found.map(|found| format!("revision = {:?}\n", found.commit));
     boot::print(&format!(
         "# {} for targets/_model/{}/model.toml\n{}{}",
         target::BINARY,
@@ -236,12 +236,12 @@ fn model(
 fn oracle(files: &Files, runner: &mut Runner<Backend>, tokens: &[TokenId]) -> Result<(), Failure> {
     let checkpoint = files.open(Arc::default());
     let checkpoint = checkpoint.map_err(|error| weights_failure(&error))?;
-    let tell = |layer: &LayerFinding, seconds: f64| {
-        // A closed output does not stop the comparison: the exit code still tells the outcome.
+    let on_layer = |layer: &LayerFinding, seconds: f64| {
+        // A closed output does not stop the comparison: the exit code still says the outcome.
         let _ = boot::print(&format!("{layer} ({seconds:.1} s)\n"));
     };
     let cpu = Cpu::new(std::thread::available_parallelism().map_or(1, usize::from));
-    let report = check::oracle(runner, cpu, &checkpoint, tokens, tell);
+    let report = check::oracle(runner, cpu, &checkpoint, tokens, on_layer);
     let report = report.map_err(|error| boot::start_failure(&error))?;
     boot::print(&format!("{report}\n"))?;
     match report.passed() {

@@ -39,7 +39,7 @@ const REPLY_TOKENS: usize = 1;
 /// Events of such a reply: its token and its end.
 const EVENTS: usize = REPLY_TOKENS + 1;
 /// Time between two progress lines.
-const TOLD_EVERY: Duration = Duration::from_secs(5);
+const REPORTED_EVERY: Duration = Duration::from_secs(5);
 /// Time between two checks whether the engine has stored the last prompt.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
@@ -134,7 +134,7 @@ async fn compute(
     notifier: &Notifier,
 ) -> Result<bool, Failure> {
     let (all, mut tokens) = (prompts.len(), 0);
-    let mut ticks = interval(TOLD_EVERY);
+    let mut ticks = interval(REPORTED_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     for (done, (line, prompt)) in prompts.into_iter().enumerate() {
         tokens += prompt.tokens.len();
@@ -145,7 +145,7 @@ async fn compute(
             let event = tokio::select! {
                 event = poll_fn(|cx| events.poll_recv(cx)) => event,
                 _ = ticks.tick() => {
-                    tell(done, all, engine, notifier);
+                    report(done, all, engine, notifier);
                     continue;
                 }
             };
@@ -195,7 +195,7 @@ fn submit(engine: &Handle, prompt: Prompt) -> Option<EventReceiver> {
 }
 
 /// Logs the progress.
-fn tell(done: usize, all: usize, engine: &Handle, notifier: &Notifier) {
+fn report(done: usize, all: usize, engine: &Handle, notifier: &Notifier) {
     let computed = engine.stats().prompt_tokens.get();
     let text = format!("warming: {done} of {all} conversations, {computed} tokens computed");
     notifier.starting(&text);
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_no_conversation_is_told_its_field() {
+    fn a_line_that_is_no_conversation_is_refused_with_its_field() {
         assert!(problem("[]").contains("JSON object"));
         assert!(problem("{").contains("line 1"));
         assert!(problem("{}").starts_with("messages"));

@@ -40,8 +40,8 @@
 //! Targets with device code are compiled and linked by the pipeline (`build/README.md`): cargo by
 //! itself has no kernels for them, and says so.
 //!
-//! The library says nothing on standard error unless it is told to, by
-//! [`log::set_level`](host::log::set_level): then it tells how loading goes and what memory it
+//! The library says nothing on standard error unless it is asked to, by
+//! [`log::set_level`](host::log::set_level): then it reports how loading goes and what memory it
 //! takes.
 
 mod error;
@@ -79,7 +79,7 @@ pub struct Engine {
     loaded: Arc<Loaded>,
 }
 
-/// Parts that clones and streams share.
+/// State that clones and streams share.
 pub(crate) struct Loaded {
     state: Arc<ServerState>,
     /// Thread that waits for the engine's end, and ends streams if the engine has failed.
@@ -132,12 +132,12 @@ impl Engine {
             loading,
         );
         state.serve(chat, handle);
-        let told = state.clone();
+        let at_end = state.clone();
         let watch = thread::spawn(move || {
             let outcome = thread.join();
             if outcome.is_err() {
                 // A device that does not answer causes no further events.
-                told.abort_replies(internal(DEVICE_FAILED));
+                at_end.abort_replies(internal(DEVICE_FAILED));
             }
             outcome
         });

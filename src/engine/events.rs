@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_or_left_behind_no_longer_lies() {
+    fn events_that_are_read_or_dropped_leave_the_backlog() {
         let backlog = Arc::default();
         let (sender, mut receiver) = channel(&backlog, 4);
         for top in [0, 20, 3] {
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_backlog_leaves_each_reply_a_little_room() {
+    fn a_full_backlog_leaves_each_reply_a_few_events() {
         let backlog: Arc<Backlog> = Arc::default();
         let (sender, _receiver) = channel(&backlog, 10 * AHEAD_MAX);
         let (other, _reader) = channel(&backlog, 10 * AHEAD_MAX);

@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_left_to_others_by_who_has_several_or_met_them() {
+    fn pages_are_left_to_others_by_owners_with_several_slots_or_that_met_others() {
         let [own, fresh, other] = [from(1, 7, 2), new(1, 8), from(2, 0, 3)];
         let slots = SlotCounts::of([own].into_iter());
         let mut queue = FairQueue::default();

@@ -644,7 +644,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_goes_on_from_the_last_state_that_is_kept_of_it() {
+    fn a_prompt_continues_from_its_last_cached_state() {
         let mut kv = kv(2, 20);
         let asked = prompt(0, 4);
         assert_eq!(run(&mut kv, (0, &asked), &[2, 4]), 0);
@@ -829,7 +829,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_turn_takes_the_place_of_the_one_before() {
+    fn the_next_turn_replaces_the_one_before() {
         let mut kv = Kv::new((2, 2, 0), 40, TINY.context, Keyed::default());
         let asked = prompt(1, 9);
         run(&mut kv, (0, &asked[..5 * PAGE + 1]), &[5]);
@@ -861,7 +861,7 @@ mod tests {
     }
 
     #[test]
-    fn prompts_in_turns_over_twice_what_fits_find_half() {
+    fn prompts_in_rotation_over_twice_what_fits_find_half() {
         for states in [0, 20] {
             let mut kv = Kv::new((2, states, 0), 34, TINY.context, Keyed::default());
             let round = |kv: &mut Kv| -> usize {
@@ -922,7 +922,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_go_first_of_who_asks_and_of_who_has_more_than_its_share() {
+    fn pages_of_the_asker_and_of_owners_above_their_share_are_evicted_first() {
         // Pages that the asker and two others keep, what may be left of each when one is needed.
         for (cached, left) in [
             ([1, 3, 2], [0, 3, 2]),
@@ -949,7 +949,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_takes_nothing_from_who_has_less() {
+    fn a_flood_evicts_nothing_of_owners_with_less() {
         // Few states, then few pages.
         for (states, pages) in [(2, 200), (60, 20)] {
             let naming = Keyed::default();
@@ -1010,7 +1010,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_is_taken_from_who_has_more() {
+    fn a_state_is_taken_from_an_owner_with_more() {
         let mut kv = Kv::new((4, 4, 0), 40, TINY.context, Keyed::default());
         run(&mut kv, (1, &prompt(0, 2)), &[1, 2]);
         let begun = [2, 2, 3].map(|owner| kv.reserve(PAGE, of(owner, &[])).unwrap().slot);
@@ -1021,7 +1021,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_less_is_not_held_out_by_what_is_worth_more() {
+    fn an_owner_with_less_gets_a_state_of_what_is_worth_more() {
         let mut kv = Kv::new((4, 4, 0), 80, TINY.context, Keyed::default());
         for _ in 0..2 {
             for first in 1..5 {
@@ -1055,7 +1055,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_after_a_block_that_has_no_name_is_not_kept() {
+    fn a_state_after_a_block_without_a_name_is_not_cached() {
         let mut kv = Kv::new((2, 4, 2), 20, TINY.context, Collision);
         let asked = prompt(1, 2);
         assert_eq!(run(&mut kv, (0, &asked), &[2]), 0);

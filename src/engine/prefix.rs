@@ -1108,7 +1108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn states_are_kept_where_prompts_part_after_heads_before_the_end_and_now_and_then() {
+    fn snapshots_are_taken_where_prompts_diverge_after_heads_at_the_end_and_at_intervals() {
         use SnapshotKind::{End, Parting, Spaced};
         const SPACING: usize = 4 * PAGE;
         let points = |prompt, found, head| {

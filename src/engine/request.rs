@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use super::adaptive::Parts;
+use super::adaptive::Sections;
 use super::constraint::Constraint;
 use super::events::EventSender;
 use super::fair_queue::Source;
@@ -51,7 +51,7 @@ pub struct Sampling {
     /// Key of the counter-based random generator; the counter is the position in the sequence.
     pub seed: u64,
     /// Adaptive sampling; none leaves the temperature as it is.
-    pub adaptive: Option<Parts>,
+    pub adaptive: Option<Sections>,
     /// Bound on the reasoning that the reply begins in.
     pub thinking_budget: Option<ThinkingBudget>,
 }

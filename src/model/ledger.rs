@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ledger_tells_how_many_agents_fit() {
+    fn the_ledger_states_how_many_agents_fit() {
         let plan = Plan::largest::<Backend>(model());
         let text = plan.agents_words().unwrap();
         let pages = (KV_PAGES / (1024 / PAGE)).min(SNAPSHOTS.wrapping_sub(1));

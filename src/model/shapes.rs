@@ -139,7 +139,7 @@ pub struct Yarn {
     pub factor: f64,
     pub fast: f64,
     pub slow: f64,
-    /// Positions of the model's first training.
+    /// Context length of the training before the scaling.
     pub original: f64,
     /// Whether the bounds between unchanged and slowed pairs are rounded to whole pairs.
     pub truncate: bool,
@@ -156,7 +156,7 @@ pub struct Llama3 {
     pub low: f64,
     /// Wavelengths of less than `original / high` are high frequencies.
     pub high: f64,
-    /// Positions of the model's first training.
+    /// Context length of the training before the scaling.
     pub original: f64,
 }
 
@@ -339,7 +339,7 @@ pub trait Experts: Send + Sync + 'static {
     /// Number of experts of a layer, the shared one included.
     const ALL: usize = Self::COUNT + Self::HAS_SHARED;
     /// Number of experts that a row visits, the shared one included.
-    const TURNS: usize = Self::PER_TOKEN + Self::HAS_SHARED;
+    const ASSIGNED: usize = Self::PER_TOKEN + Self::HAS_SHARED;
     /// 1 if there is a shared expert, else 0.
     const HAS_SHARED: usize = if Self::SHARED > 0 { 1 } else { 0 };
     /// Width of the router's logits: one for every expert whose weight the router decides.

@@ -310,15 +310,15 @@ pub fn start(
     check::tell_drawn(files);
     let (give, given) = mpsc::channel();
     let (of_text, golden) = (files.clone(), golden.map(Path::to_path_buf));
-    let (told, chat) = oneshot::channel();
+    let (sender, chat) = oneshot::channel();
     let load = move || {
         let chat = chat_model(&of_text)?;
         // The engine may have failed before it asks.
         let _ = give.send(Checks::new(&of_text, Some(&chat), golden.as_deref())?);
         Ok(chat)
     };
-    // Nobody may wait for it any more.
-    thread::spawn(move || drop(told.send(load())));
+    // The send fails where nobody waits for the result any more.
+    thread::spawn(move || drop(sender.send(load())));
     let (files, progress) = (files.clone(), progress.clone());
     let checks = move || {
         let checks = given.recv();
@@ -392,7 +392,7 @@ pub async fn serving(engine: &Handle, chat: TextSide) -> Result<Option<ChatModel
 /// Waits for an engine that ends.
 ///
 /// # Errors
-/// Why it ended before it was told to.
+/// Why it ended before it was asked to.
 pub fn ended(thread: JoinHandle<engine::Outcome>) -> Result<(), Failure> {
     match thread.join() {
         Ok(outcome) => outcome.map_err(|error| engine_failure(&error)),

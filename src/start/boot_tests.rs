@@ -19,7 +19,7 @@ use step::executor::{DeviceError, Executor, Patience, SeqRows};
 /// Begins the argument that makes a test the process that ends: the milliseconds of its step. For
 /// the harness of the tests it is one more filter, which finds nothing.
 const STEP_MS: &str = "step_ms=";
-/// Line that tells that the step has begun.
+/// Line that says that the step has begun.
 const BEGUN: &str = "the step has begun";
 const PATIENCE: Duration = Duration::from_millis(800);
 
@@ -50,11 +50,11 @@ impl Executor for Sleeper {
     }
 }
 
-/// Serves one request; after a failure the process is held for longer than it may last.
+/// Serves one request; after a failure the process is blocked for longer than it may last.
 fn live(step: Duration) {
     log::set_level(log::Level::Info); // as `main` does
     let (handle, thread) = engine::spawn(Limits::of(&target::FACTS), move || Ok(Sleeper(step)));
-    let (events, mut told) = handle.channel(4);
+    let (events, mut read) = handle.channel(4);
     let request = Request {
         source: Source::default(),
         domain: 0,
@@ -74,7 +74,7 @@ fn live(step: Duration) {
     if end(thread).is_err() {
         thread::sleep(10 * PATIENCE);
     }
-    assert!(matches!(told.blocking_recv(), Some(Event::Token { .. })));
+    assert!(matches!(read.blocking_recv(), Some(Event::Token { .. })));
 }
 
 /// Length of this process's step, if it is one that ends.
@@ -114,10 +114,10 @@ fn a_device_that_never_answers_ends_the_process() {
     let took = begun.elapsed();
     assert!(took < 2 * (PATIENCE + LAST_WORDS), "{took:?}");
     assert_eq!(output.status.code(), Some(Exit::Internal as i32));
-    let told = String::from_utf8(output.stderr).unwrap();
+    let output = String::from_utf8(output.stderr).unwrap();
     assert!(
-        told.contains("the device did not answer for 0.8 s"),
-        "{told}"
+        output.contains("the device did not answer for 0.8 s"),
+        "{output}"
     );
 }
 
@@ -216,7 +216,7 @@ fn a_model_without_a_tokenizer_says_so() {
     assert!(!unfinished("tokenizer.json").contains("[chat]"));
 }
 
-/// Place where the kernel gives leases to whoever runs the test.
+/// Folder where the kernel gives leases to whoever runs the test.
 #[test]
 fn weights_that_nobody_uses_are_let_go() {
     let folder = Folder::new();

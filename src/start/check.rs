@@ -17,7 +17,7 @@ use text::chat::ChatModel;
 use super::exit::{Exit, Failure};
 use super::files::Files;
 
-/// Largest file of kept golden tokens that is read.
+/// Largest file of recorded golden tokens that is read.
 const GOLDEN_BYTES_MAX: u64 = 64 << 20;
 
 /// Everything that a model is checked with.
@@ -31,14 +31,14 @@ pub struct Checks {
 
 impl Checks {
     /// Checks for the weights of `files`, whose text side is `chat`, if the model has one, and for
-    /// the golden tokens in the file `kept`.
+    /// the golden tokens in the file `recorded`.
     ///
     /// # Errors
     /// When that file cannot be used, or the tokenizer refuses the text.
     pub fn new(
         files: &Files,
         chat: Option<&ChatModel>,
-        kept: Option<&Path>,
+        recorded: Option<&Path>,
     ) -> Result<Checks, Failure> {
         let encode = |chat: &ChatModel| chat.tokenizer.encode(TEXT);
         let text = chat.map(encode).transpose();
@@ -54,12 +54,12 @@ impl Checks {
         };
         // The binary's golden tokens belong to the released weights.
         let own = (!files.are_drawn()).then_some(("of the binary", target::GOLDEN.into()));
-        let kept = kept.map(read).transpose()?;
-        let kept = kept.map(|text| ("that are kept", text.into()));
+        let recorded = recorded.map(read).transpose()?;
+        let recorded = recorded.map(|text| ("that are kept", text.into()));
         Ok(Checks {
             text,
             bound,
-            golden: own.into_iter().chain(kept).collect(),
+            golden: own.into_iter().chain(recorded).collect(),
         })
     }
 

@@ -22,7 +22,7 @@ pub enum Exit {
     /// There is no GPU that this binary can use.
     NoDevice = 71,
     Io = 74,
-    /// It was told to stop, and ended replies before their time.
+    /// It was asked to stop, and ended replies before their time.
     Cut = 75,
     Config = 78,
 }

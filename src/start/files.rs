@@ -52,8 +52,8 @@ impl Files {
         let own = path.join(packed::folder_name(READER.layout));
         let path = if own.is_dir() { &own } else { path };
         let inside = path.join(packed::file_name());
-        let mut places = [path, &inside].into_iter();
-        let found = places.find(|path| weights::is_packed(path));
+        let mut folders = [path, &inside].into_iter();
+        let found = folders.find(|path| weights::is_packed(path));
         if let Some(file) = found {
             return Ok(Files::Packed(Arc::new(Packed::open(file, READER)?)));
         }

@@ -97,12 +97,12 @@ pub fn processor() -> String {
 /// Card and clocks that figures of this machine depend on; the processor of a binary without a GPU.
 pub fn measured_on() -> String {
     match cfg!(feature = "cuda") {
-        true => power().unwrap_or_else(|held_back| held_back),
+        true => power().unwrap_or_else(|throttled| throttled),
         false => processor(),
     }
 }
 
-/// Report of the driver's own tool on clocks and power. A GPU that is held back computes right, but
+/// Report of the driver's own tool on clocks and power. A GPU that is throttled computes right, but
 /// slowly.
 pub fn power() -> Finding {
     const FIELDS: &str = "name,pstate,clocks.sm,clocks.max.sm,power.draw,temperature.gpu,\
@@ -218,7 +218,7 @@ mod tests {
     use host::testing::Folder;
 
     #[test]
-    fn a_gpu_that_is_held_back_is_to_be_fixed() {
+    fn a_gpu_that_is_throttled_is_to_be_fixed() {
         let fine =
             "NVIDIA GB10, P0, 2400 MHz, 2418 MHz, 60.1 W, 55, Not Active, Not Active, Not Active\n";
         assert_eq!(
@@ -233,12 +233,12 @@ mod tests {
     #[test]
     fn a_file_that_this_process_has_open_is_seen() {
         let folder = Folder::new();
-        let path = folder.join("held");
-        let held = fs::File::create(&path).unwrap();
+        let path = folder.join("open");
+        let file = fs::File::create(&path).unwrap();
         let own = std::process::id().to_string();
         assert!(processes().any(|process| process == own));
         assert!(holds(&own, path.to_str().unwrap()));
-        drop(held);
+        drop(file);
         assert!(!holds(&own, "/nowhere/"));
     }
 

@@ -33,7 +33,7 @@ impl Meter {
     pub fn start(progress: &Arc<Progress>) -> Meter {
         let (stop, stopped) = mpsc::channel();
         let (progress, start) = (progress.clone(), Instant::now());
-        let tell = move || {
+        let report = move || {
             let mut before = 0;
             while stopped.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
                 let (done, total) = progress.bytes();
@@ -46,7 +46,7 @@ impl Meter {
         };
         Meter {
             stop: Some(stop),
-            thread: Some(thread::spawn(tell)),
+            thread: Some(thread::spawn(report)),
         }
     }
 }
@@ -54,7 +54,7 @@ impl Meter {
 impl Drop for Meter {
     fn drop(&mut self) {
         drop(self.stop.take());
-        // A thread that only tells has nothing else to report.
+        // A thread that only reports progress has no result.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
@@ -76,15 +76,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_tells_bytes_rate_and_time_left() {
-        let told = line(
+    fn a_line_shows_bytes_rate_and_time_left() {
+        let shown = line(
             "loading weights",
             10_000_000_000,
             37_000_000_000,
             Duration::from_secs(4),
         );
         assert_eq!(
-            told,
+            shown,
             "loading weights: 10.0 of 37.0 GB, 2.50 GB/s, 11 s left"
         );
     }

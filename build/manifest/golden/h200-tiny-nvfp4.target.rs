@@ -199,7 +199,7 @@ why = "a 16-byte vector a thread"
 [hardware.op.read_bytes]
 kernel = "ring"
 threads = 128
-why = "four warps ask for as much as a block has room for; more of them are no quicker"
+why = "four warps ask for as much as fits a block; more of them are no quicker"
 
 [hardware.op.relu2]
 kernel = "vectors_f32"

@@ -40,7 +40,7 @@ const CPU: &str = "cpu";
 /// A file that was published with a checkpoint.
 #[derive(Clone, Copy, Debug)]
 pub struct Source<'a> {
-    /// Path that problems name.
+    /// Path as error messages name it.
     pub path: &'a str,
     /// The file's content; the header alone is enough of a `.safetensors` file.
     pub content: &'a [u8],

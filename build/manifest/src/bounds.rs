@@ -215,7 +215,7 @@ const BOUNDS: &[Bound] = bounds! {
             ("intermediate", it.intermediate, holds)
         }),
         "must be a multiple of 64 where experts read narrow rows: a round's panels are of one tile";
-    "ops/moe/rows_f16.cuh" asserts "kRowsMax * kChoiceWords <= kTurns * Experts::kIntermediate":
+    "ops/moe/rows_f16.cuh" asserts "kRowsMax * kChoiceWords <= kAssigned * Experts::kIntermediate":
         Experts(|it, _| {
             let chosen = it.experts_per_token;
             let holds = 64 * (chosen / 2) <= (chosen + shared(it)) * it.intermediate;
@@ -225,7 +225,7 @@ const BOUNDS: &[Bound] = bounds! {
     "ops/moe/rows_f16.cuh" asserts "Experts::kPerToken % 2 == 0 && Experts::kCount < 0xffff":
         Experts(|it, _| multiple("experts_per_token", it.experts_per_token, 2)),
         "must be even: two choices are a word";
-    "ops/route/rows_f32.cuh" asserts "kTurns <= tile::kWarpLanes":
+    "ops/route/rows_f32.cuh" asserts "kAssigned <= tile::kWarpLanes":
         Experts(|it, _| {
             let chosen = it.experts_per_token;
             ("experts_per_token", chosen, chosen + shared(it) <= 32)
@@ -238,7 +238,7 @@ const BOUNDS: &[Bound] = bounds! {
     "ops/experts/parts.cuh" asserts "kWidth % tile::kPanelRows == 0":
         Model(|it| experts_width(it).map(|(key, width)| multiple(key, width, 16))),
         "must be a multiple of 16: an expert's panels are full";
-    "tile/held.cuh" asserts "holds(kK)":
+    "tile/resident.cuh" asserts "fits_registers(kK)":
         Model(|it| Some(("hidden", it.hidden, it.hidden / segments(it.hidden) <= 1024))),
         "must be cut into segments of at most 1024 columns, as multiples of 1024 are: registers \
          have room for no more";
@@ -301,8 +301,8 @@ impl Of {
 }
 
 impl Target {
-    /// The first op whose kernel does not take the model, with the shape if it is about one, and
-    /// the rule that breaks.
+    /// The first op whose kernel does not take the model, with its shape if any, and the broken
+    /// rule.
     pub(crate) fn unfit(&self) -> Option<(String, &'static str)> {
         let kernels = BOUNDS
             .iter()

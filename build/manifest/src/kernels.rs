@@ -231,7 +231,7 @@ impl Target {
     /// Whether `norm_linear` writes many rows in F16 for `experts`: only if products of F16 rows
     /// have whole blocks of columns.
     pub(crate) fn experts_take_rounded(&self) -> bool {
-        let kernels = [("norm_linear", "held_f16"), ("experts", "grouped_f16")];
+        let kernels = [("norm_linear", "resident_f16"), ("experts", "grouped_f16")];
         let whole = |columns: u64| columns.is_multiple_of(FP8_BLOCK as u64);
         self.has_kernels(&kernels) && whole(self.padded(self.model.hidden))
     }

@@ -18,12 +18,12 @@ inline constexpr int kChunk = tile::kWarpLanes;
 // Results of all splits of a step before merging.
 template <class A>
 struct Partial {
-  float* mixes;  // (places, kHeads, kSplits, kValueDim)
-  Stats* stats;  // (places, kHeads, kSplits)
+  float* mixes;  // (partial_rows, kHeads, kSplits, kValueDim)
+  Stats* stats;  // (partial_rows, kHeads, kSplits)
 
   __device__ explicit Partial(const Params& params)
       : mixes(params.partial),
-        stats(reinterpret_cast<Stats*>(params.partial + static_cast<size_t>(params.places) *
+        stats(reinterpret_cast<Stats*>(params.partial + static_cast<size_t>(params.partial_rows) *
                                                             A::kHeads * kSplits * A::kValueDim)) {}
 };
 
@@ -31,7 +31,7 @@ struct Partial {
 template <int kBytes>
 struct MergeStorage {
   static constexpr int kStages = kBytes / (kWarps * kChunk * kMergeDims * sizeof(float));
-  static_assert(kStages > 0, "a warp has room for a chunk");
+  static_assert(kStages > 0, "a warp has memory for a chunk");
 
   float mix[kWarps][kStages][kChunk][kMergeDims];
   float4 factors[kWarps][kChunk];  // of the total, of the split, what the split adds to the sum
@@ -149,12 +149,12 @@ __device__ void merge_heads(const Params& params, Storage& shared, const uint4& 
     const size_t head = static_cast<size_t>(tile.x + token) * A::kHeads + in_row;
     // A row may end within the first block's splits; later splits have changed nothing then.
     const int first = share.first_left();
-    const size_t place =
+    const size_t partial_row =
         (static_cast<size_t>(tile.z + token) * A::kHeads + in_row) * kSplits + first;
     const float gate = A::kGated ? gates_of<A>(params, head, dim)[lane] : 0.0f;
     const int count = static_cast<int>(params.positions[tile.x + token]) / kSplit + 1 - first;
-    MergedPart<A, Storage> merged{shared, partial.mixes + place * A::kValueDim + dim,
-                                  partial.stats + place, max(count, 1)};
+    MergedPart<A, Storage> merged{shared, partial.mixes + partial_row * A::kValueDim + dim,
+                                  partial.stats + partial_row, max(count, 1)};
     merged.run();
     const float total = with_sink<A>(params, merged.total, static_cast<int>(in_row));
     const float number = gated<A>(merged.sum / total, gate);

@@ -53,7 +53,7 @@ struct Heads {
   static_assert(kHeads == kGroups * kGroup && kGroup <= 16, "query heads are rows of an M");
   static_assert(kValueDim == 64 || kValueDim == 128 || kValueDim == 256 || kValueDim == 512,
                 "a warp has whole tiles of dimensions, a page whole blocks");
-  static_assert(kHeadDim <= 512, "a block has room for a page of keys beside its queries");
+  static_assert(kHeadDim <= 512, "a block has memory for a page of keys beside its queries");
 
   // First position that a row at `position` attends to.
   __device__ static int first_seen(int position) {
@@ -78,13 +78,14 @@ struct Params {
   const unsigned* positions;  // (rows)
   const unsigned* tables;     // (rows): first page of the row's sequence in `pages`
   const unsigned* pages;
-  // (tiles): first row, rows, place of the first row among `places`, first position of the row's
-  // sequence that this step writes
+  // (tiles): first row, rows, index of the first row among `partial_rows`, first position of the
+  // row's sequence that this step writes
   const uint4* tiles;
-  float* partial;      // (places, kHeads, kSplits, kValueDim), then (places, kHeads, kSplits, 2)
+  // (partial_rows, kHeads, kSplits, kValueDim), then (partial_rows, kHeads, kSplits, 2)
+  float* partial;
   unsigned* arrived;   // (tiles, kGroups): zeros between launches
   float* out;          // (rows, kHeads, kValueDim)
-  int places;          // rows of all tiles; 0 if `partial` has no room for them
+  int partial_rows;    // rows of all tiles; 0 if `partial` has no memory for them
   const float* sinks;  // (kHeads): attention sinks, null if not `kSinks`
   bool rounded;        // `out` is F16: where cells have rows, if `ATTEND_ROUNDS`
 
@@ -165,7 +166,7 @@ struct Stats {
 // Score that weights are relative to: the largest, or 0 where that is -infinity.
 __device__ inline float base_of(float largest) { return largest == -INFINITY ? 0.0f : largest; }
 
-// Factor that makes scores exponents of two.
+// Factor of scores q . k whose power of two is then `exp(kScale q . k)`.
 template <class A>
 inline constexpr float kScoreScale = 1.44269504088896340736f * A::kScale;
 

@@ -21,12 +21,12 @@ inline constexpr int kWeightPitch = kBlock + 8;
 
 // Storage for a tile of many rows: `kTiles` times an instruction's M. Keys and values of a block
 // have a buffer each, or share one.
-template <class A, int kTiles, int kPlaces>
+template <class A, int kTiles, int kBuffers>
 struct BlockStorage {
   static constexpr int kRows = Queries<A, kTiles>::kRows;
   static constexpr int kPadded = Heads<A>::kPadded;
   bf16 query[kRows][kPadded];
-  bf16 place[kPlaces][kBlock][kPadded];
+  bf16 buffer[kBuffers][kBlock][kPadded];
   float score[kRows][kScorePitch];
   bf16 weight[kRows][kWeightPitch];
   float largest[kRows];
@@ -34,12 +34,12 @@ struct BlockStorage {
   float rescale[kRows];
 };
 
-// Whether a block has room for two tiles of rows, and for keys and values at once: not for wide
+// Whether a block has memory for two tiles of rows, and for keys and values at once: not for wide
 // heads on small SMs.
 template <class A>
-inline constexpr bool kRoomy = sizeof(BlockStorage<A, 2, 2>) <= target::SHARED_BYTES_PER_BLOCK;
+inline constexpr bool kTwoBuffers = sizeof(BlockStorage<A, 2, 2>) <= target::SHARED_BYTES_PER_BLOCK;
 template <class A>
-inline constexpr int kMany = kRoomy<A> ? 2 : 1;
+inline constexpr int kMany = kTwoBuffers<A> ? 2 : 1;
 template <class A>
 using SharedStorage = BlockStorage<A, kMany<A>, kMany<A>>;
 
@@ -112,8 +112,8 @@ struct Stage : Queries<A, kMany<A>> {
       shared.sum[row] = 0.0f;
     }
     clear();
-    auto& keys_at = shared.place[0];
-    auto& values_at = shared.place[kRoomy<A> ? 1 : 0];
+    auto& keys_at = shared.buffer[0];
+    auto& values_at = shared.buffer[kTwoBuffers<A> ? 1 : 0];
     const auto key_at = [&](int position, int dim) { return &keys_at[position][dim]; };
     const auto key = [&](unsigned (&to)[4], int, int position, int dim) {
       Base::load_keys(to, position, dim, key_at);
@@ -136,12 +136,12 @@ struct Stage : Queries<A, kMany<A>> {
       };
       bring(keys_at, from, live);
       ptx::copy_async_commit();
-      if constexpr (kRoomy<A>) bring_values();
-      ptx::copy_async_wait<kRoomy<A> ? 1 : 0>();
+      if constexpr (kTwoBuffers<A>) bring_values();
+      ptx::copy_async_wait<kTwoBuffers<A> ? 1 : 0>();
       __syncthreads();  // keys, and at first queries and statistics, are written
       this->template score<1>(shared.query, start, 1, key, put);
       __syncthreads();  // scores are written, keys read
-      if constexpr (!kRoomy<A>) bring_values();
+      if constexpr (!kTwoBuffers<A>) bring_values();
       weigh();
       ptx::copy_async_wait<0>();
       __syncthreads();  // weights and values are written

@@ -117,7 +117,7 @@ struct Splits : Queries<A, 1> {
   static constexpr int kValueStrips = A::kValueDim / kColumns;
   static_assert(kStrips < tile::kWarpLanes || !tile::kFp8Pages, "a lane asks for exponents");
   static_assert(kStrips <= tile::kWarpLanes, "a lane asks for a strip");
-  static_assert(kSlots > 0, "the ring has room for a block");
+  static_assert(kSlots > 0, "the ring has memory for a block");
   static_assert(kSlots >= kSplitBlocks || !tile::kFp8Pages, "weights need a split's exponents");
   static_assert(kFits<sizeof(Shared)>);
   static constexpr int kItems = 2 * kSplitBlocks;  // of a whole split
@@ -154,13 +154,13 @@ struct Splits : Queries<A, 1> {
     ptx::mbarrier_init_fence();
   }
 
-  // Position of an item in the ring.
-  struct Place {
+  // Source of an item of the ring.
+  struct Item {
     int start;  // first position of the item; none if after the last one
     bool is_value;
   };
 
-  __device__ Place place(int item) const {
+  __device__ Item item_of(int item) const {
     const int of = split + item / kItems, in_split = item % kItems;
     if (of >= end) return {last + 1, false};
     const int blocks = blocks_of(of);
@@ -170,7 +170,7 @@ struct Splits : Queries<A, 1> {
   }
 
   // Positions of an item that will be in memory when it is used.
-  __device__ int stored(const Place& at) const {
+  __device__ int stored(const Item& at) const {
     return min(kBlock, (kStores ? written : last + 1) - at.start);
   }
 
@@ -178,8 +178,8 @@ struct Splits : Queries<A, 1> {
   __device__ static bool asks() { return threadIdx.x / tile::kWarpLanes == kWarps - 1; }
 
   // Loads the page numbers of blocks from a split's first one on; by all lanes.
-  __device__ void know(int from, int behind) {
-    if (from >= known && behind <= known + tile::kWarpLanes) return;
+  __device__ void know(int from, int end) {
+    if (from >= known && end <= known + tile::kWarpLanes) return;
     known = from;
     page_known = params.pages[table + min(known + lane(), last / PAGE)];
   }
@@ -193,7 +193,7 @@ struct Splits : Queries<A, 1> {
 
   // Requests an item's positions `begin .. end`: all in one copy, or a strip a lane. The copy that
   // reaches the end of an FP8 item also brings the exponents of all its positions.
-  __device__ void copy(int item, const Place& at, int begin, int end) {
+  __device__ void copy(int item, const Item& at, int begin, int end) {
     constexpr int kWidth = kColumns * sizeof(tile::PageNumber);
     if (begin >= end) return;
     const int block_of_split = at.start / kSplit * kSplitBlocks;
@@ -215,20 +215,20 @@ struct Splits : Queries<A, 1> {
   }
 
   // Bytes that an item's copies bring together.
-  __device__ unsigned bytes(const Place& at) const {
+  __device__ unsigned bytes(const Item& at) const {
     const int count = max(0, stored(at));
     return count * ((at.is_value ? tile::kValueBytes<A> : tile::kHeadBytes<A>) / PAGE) +
            (tile::kFp8Pages && count > 0 ? PAGE - count : 0);
   }
 
-  // Requests items from `asked` on that are completely before position `behind`, one a lane;
+  // Requests items from `asked` on that are completely before position `end`, one a lane;
   // returns how many.
-  __device__ int ask_whole(int behind) {
+  __device__ int ask_whole(int end) {
     const int from = (split + asked / kItems) * kSplitBlocks;
     know(from, from + kAskedBlocks);
     const int item = asked + lane();
-    const Place at = place(item);
-    const bool is_whole = item < free && at.start + kBlock <= behind;
+    const Item at = item_of(item);
+    const bool is_whole = item < free && at.start + kBlock <= end;
     const unsigned others = ~__ballot_sync(tile::kAllLanes, is_whole);
     const int count = others == 0 ? tile::kWarpLanes : __ffs(others) - 1;
     const unsigned page = page_of(min(at.start / PAGE, from + kAskedBlocks - 1));
@@ -246,17 +246,17 @@ struct Splits : Queries<A, 1> {
   template <bool kWaited>
   __device__ void ask() {
     if (!asks()) return;
-    const int behind = kWaited && !kStores ? last + 1 : written;
+    const int end = kWaited && !kStores ? last + 1 : written;
 #pragma unroll 1
     while (asked < free) {
-      const int count = ask_whole(behind);
+      const int count = ask_whole(end);
       asked += count;
       if (count > 0) continue;
-      const Place at = place(asked);
+      const Item at = item_of(asked);
       const int live = min(kBlock, last + 1 - at.start), before = min(live, written - at.start);
       if (live <= 0) return;
       unsigned char* slot = shared.ring[asked % kSlots];
-      if (!tile::kFp8Pages && at.is_value) clear_behind(reinterpret_cast<bf16*>(slot), live);
+      if (!tile::kFp8Pages && at.is_value) clear_after(reinterpret_cast<bf16*>(slot), live);
       if (kStores && kWaited && before < live) put_own(slot, before, at.is_value);
       __syncwarp();  // these are written: who waits for the barrier sees them
       if (lane() == 0) ptx::mbarrier_expect(&shared.full[asked % kSlots], bytes(at));
@@ -271,14 +271,14 @@ struct Splits : Queries<A, 1> {
     if (!asks()) return;
 #pragma unroll 1
     for (int item = 0; item < asked; ++item) {
-      const Place at = place(item);
+      const Item at = item_of(item);
       copy(item, at, max(0, written - at.start), min(kBlock, last + 1 - at.start));
     }
   }
 
   // Replaces values of positions from `live` on by zeros: zero times memory that was never written
   // may be NaN.
-  __device__ static void clear_behind(bf16* block, int live) {
+  __device__ static void clear_after(bf16* block, int live) {
 #pragma unroll 1
     for (int item = live * kValueVectors + lane(); item < kBlock * kValueVectors;
          item += tile::kWarpLanes) {
@@ -297,15 +297,15 @@ struct Splits : Queries<A, 1> {
   // Address of an element of the last position's key or value, before `ask<true>`: in the ring if
   // the item has been requested.
   __device__ tile::PageNumber* own_at(int item, bool is_value, int dim) const {
-    if (item >= kSlots) return shared.own[is_value] + own_place(dim);
-    return reinterpret_cast<tile::PageNumber*>(shared.ring[item]) + page_place(last % PAGE, dim);
+    if (item >= kSlots) return shared.own[is_value] + own_offset(dim);
+    return reinterpret_cast<tile::PageNumber*>(shared.ring[item]) + page_offset(last % PAGE, dim);
   }
 
-  __device__ static int own_place(int dim) {
+  __device__ static int own_offset(int dim) {
     return tile::kFp8Pages ? dim / kColumns * kColumns + tile::fp8_column(dim) : dim;
   }
 
-  __device__ static int page_place(int position, int dim) {
+  __device__ static int page_offset(int position, int dim) {
     return tile::kFp8Pages ? tile::fp8_at(position, dim) : tile::page_at(position, dim);
   }
 
@@ -318,7 +318,7 @@ struct Splits : Queries<A, 1> {
     auto* block = reinterpret_cast<tile::PageNumber*>(slot);
     const int width = is_value ? A::kValueDim : kHeadDim;
     for (int dim = lane() * kElements; dim < width; dim += tile::kWarpLanes * kElements) {
-      *reinterpret_cast<uint4*>(block + page_place(position, dim)) =
+      *reinterpret_cast<uint4*>(block + page_offset(position, dim)) =
           *reinterpret_cast<const uint4*>(shared.own[is_value] + dim);
     }
   }
@@ -467,7 +467,7 @@ struct Splits : Queries<A, 1> {
       if (is_number) of.pair[i] = multiply(of.pair[i], factor);
     }
     if (are_numbers) return;
-    // Positions that are not finite turn the rows that see them into NaN, and no others.
+    // Positions that are not finite make NaN of the rows that see them, and no others.
     const auto position = static_cast<int>(params.positions[first + row / kGroup]);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
@@ -584,18 +584,18 @@ __global__ __launch_bounds__(kThreads, kOfSm) void splits(Params params, Constan
   const Partial<A> partial(params);
   Totals<A, 1> totals;
   int split = stage.split, items = 0;
-  const auto place = [&](int row) { return stage.head_of(row, tile.z) * kSplits + split; };
+  const auto partial_row = [&](int row) { return stage.head_of(row, tile.z) * kSplits + split; };
 #pragma unroll 1
   for (; split < stage.end; ++split, items += Stage::kItems) {
     stage.run(split, items, [&](int row, const Stats& of) {
-      *(is_first ? &shared.stats[row] : &partial.stats[place(row)]) = of;
+      *(is_first ? &shared.stats[row] : &partial.stats[partial_row(row)]) = of;
     });
     if (is_first) {
       totals.take(stage);
       continue;
     }
     stage.for_each([&](int, int d, int half, int row, int dim) {
-      *reinterpret_cast<float2*>(partial.mixes + place(row) * A::kValueDim + dim) = {
+      *reinterpret_cast<float2*>(partial.mixes + partial_row(row) * A::kValueDim + dim) = {
           stage.part[0][d][2 * half], stage.part[0][d][2 * half + 1]};
     });
   }
@@ -603,8 +603,8 @@ __global__ __launch_bounds__(kThreads, kOfSm) void splits(Params params, Constan
   split = stage.end - 1;
   if (is_first) {
     stage.for_each([&](int, int d, int half, int row, int dim) {
-      if (dim == 0) partial.stats[place(row)] = totals.stats[0][half];
-      *reinterpret_cast<float2*>(partial.mixes + place(row) * A::kValueDim + dim) = {
+      if (dim == 0) partial.stats[partial_row(row)] = totals.stats[0][half];
+      *reinterpret_cast<float2*>(partial.mixes + partial_row(row) * A::kValueDim + dim) = {
           totals.sums[0][d][2 * half], totals.sums[0][d][2 * half + 1]};
     });
   }
@@ -617,8 +617,8 @@ __global__ __launch_bounds__(kThreads, kOfSm) void splits(Params params, Constan
   meeting.leave();
 }
 
-// Launches `tiles` of up to `Queries<A, 1>::kTokens` tokens; one block each if there is no room for
-// the results of splits.
+// Launches `tiles` of up to `Queries<A, 1>::kTokens` tokens; one block each if there is no memory
+// for the results of splits.
 template <class Tile, class A, template <class, int> class From, class Constants>
 cudaError_t launch_splits(const Params& params, const Constants& constants, unsigned tiles,
                           cudaStream_t stream) {
@@ -627,14 +627,15 @@ cudaError_t launch_splits(const Params& params, const Constants& constants, unsi
   constexpr unsigned kGroups = Heads<A>::kGroups, kOfSm = kHasPairs<A> ? 2 : 1;
   if (tiles == 0) return cudaSuccess;
   const unsigned shares = kOfSm * target::SMS / (tiles * kGroups);
-  const unsigned turns = params.places == 0 ? 1 : max(1u, min(most, shares));
-  const unsigned blocks = tiles * kGroups * turns;
-  const cudaError_t refused = turns == 1 ? cudaSuccess : room_for_waiting(blocks, kOfSm);
+  const unsigned blocks_each = params.partial_rows == 0 ? 1 : max(1u, min(most, shares));
+  const unsigned blocks = tiles * kGroups * blocks_each;
+  const cudaError_t refused = blocks_each == 1 ? cudaSuccess : require_coresident(blocks, kOfSm);
   if (refused != cudaSuccess) return refused;
   const auto launch = [&](auto of_sm) {
     constexpr size_t kBytes = sizeof(RingStorage<A, kSlots<A, of_sm>>);
     return launch_chained(splits<Tile, A, From, of_sm, Constants>,
-                          {tiles, kThreads, kBytes, kGroups, turns}, stream, params, constants);
+                          {tiles, kThreads, kBytes, kGroups, blocks_each}, stream, params,
+                          constants);
   };
   if constexpr (kHasPairs<A>) {
     if (blocks > target::SMS) return launch(std::integral_constant<int, 2>{});
@@ -650,7 +651,7 @@ struct CellsThenSplits {
                             const unsigned* tables, const unsigned* pages, const unsigned* cells,
                             const unsigned* tiles, const float* sinks, float* partial,
                             unsigned* arrived, float* out, unsigned page_stride, unsigned,
-                            unsigned cell_count, unsigned cell_tokens, unsigned places,
+                            unsigned cell_count, unsigned cell_tokens, unsigned partial_rows,
                             unsigned tile_count, unsigned rounded, cudaStream_t stream) {
     Params params{q,
                   cache,
@@ -662,7 +663,7 @@ struct CellsThenSplits {
                   partial,
                   arrived,
                   out,
-                  static_cast<int>(places),
+                  static_cast<int>(partial_rows),
                   sinks,
                   rounded != 0};
     // Kernels of cells are compiled for one type of `out`: F16 if `ATTEND_ROUNDS`.

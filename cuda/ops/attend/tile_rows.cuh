@@ -44,7 +44,7 @@ struct TileRows : Heads<A> {
   __device__ int first_block() const { return H::first_seen(start) / kPositions; }
   __device__ int last_block() const { return (start + tokens - 1) / kPositions; }
   // Number of blocks before this one, each of which has used a stage of the ring once.
-  __device__ int turn(int block) const { return block - first_block(); }
+  __device__ int ordinal(int block) const { return block - first_block(); }
   // Positions of a block up to the tile's last one; may exceed a block's size.
   __device__ int live(int block) const { return start + tokens - block * kPositions; }
 

@@ -72,9 +72,9 @@ using Mixed = float[A::kHeadDim / 8][4];
 // Queries of narrow heads are in registers: instructions with both operands in shared memory would
 // take all of its bandwidth.
 template <class A>
-inline constexpr bool kHoldsQueries = A::kHeadDim <= 128;
+inline constexpr bool kResidentQueries = A::kHeadDim <= 128;
 template <class A>
-using HeldQueries = unsigned[kHoldsQueries<A> ? A::kHeadDim / 16 : 1][4];
+using ResidentQueries = unsigned[kResidentQueries<A> ? A::kHeadDim / 16 : 1][4];
 
 // A tile whose rows belong to the warpgroups after the fetching one.
 template <class A>
@@ -101,7 +101,7 @@ struct WideProducer : WideTile<A> {
   using Base::shared;
   using Base::start;
   using Base::tokens;
-  using Base::turn;
+  using Base::ordinal;
   static constexpr int kBlockElements = Heads<A>::kPage;
 
   __device__ explicit WideProducer(const Base& tile) : Base(tile) {}
@@ -110,13 +110,13 @@ struct WideProducer : WideTile<A> {
   // Positions after the tile's last one become zeros: zero times memory that was never written may
   // be NaN.
   __device__ void bring(int part, int block) const {
-    const int stage = turn(block) % kWideStages<A>, lane = threadIdx.x;
+    const int stage = ordinal(block) % kWideStages<A>, lane = threadIdx.x;
     const unsigned* pages = params.pages + params.tables[first];
     const auto* from = reinterpret_cast<const bf16*>(
         params.cache + tile::head_at<A>(pages[block], params.page_stride, kv_head, part));
     bf16* to = shared.part[part][stage];
     unsigned long long* full = &shared.full[part][stage];
-    ptx::mbarrier_wait(&shared.empty[part][stage], turn(block) / kWideStages<A> % 2 ^ 1);
+    ptx::mbarrier_wait(&shared.empty[part][stage], ordinal(block) / kWideStages<A> % 2 ^ 1);
     const int live = start + tokens - block * kBlock;
     if (live >= kBlock) {
       constexpr unsigned kBytes = kBlockElements * sizeof(bf16);
@@ -147,7 +147,7 @@ struct WideProducer : WideTile<A> {
     const unsigned* pages = params.pages + params.tables[first];
     const unsigned char* from =
         params.cache + tile::head_at<A>(pages[block], params.page_stride, kv_head, part);
-    const int stage = turn(block) % kFp8Stages<A>;
+    const int stage = ordinal(block) % kFp8Stages<A>;
     unsigned long long* fetched = &shared.stored.fetched[part][stage];
     ptx::mbarrier_expect(fetched, tile::kHeadBytes<A>);
     ptx::copy_bulk_shared(shared.stored.fp8[part][stage], from, tile::kHeadBytes<A>, fetched);
@@ -164,10 +164,10 @@ struct WideProducer : WideTile<A> {
 
   // Widens a block of FP8 into its stage, and starts the copy of the block that reuses its buffer.
   __device__ void widen(int part, int block) const {
-    const int stage = turn(block) % kWideStages<A>, from = turn(block) % kFp8Stages<A>;
+    const int stage = ordinal(block) % kWideStages<A>, from = ordinal(block) % kFp8Stages<A>;
     bf16* to = shared.part[part][stage];
-    ptx::mbarrier_wait(&shared.stored.fetched[part][from], turn(block) / kFp8Stages<A> % 2);
-    ptx::mbarrier_wait(&shared.empty[part][stage], turn(block) / kWideStages<A> % 2 ^ 1);
+    ptx::mbarrier_wait(&shared.stored.fetched[part][from], ordinal(block) / kFp8Stages<A> % 2);
+    ptx::mbarrier_wait(&shared.empty[part][stage], ordinal(block) / kWideStages<A> % 2 ^ 1);
     tile::widen_block<A, wgmma::kThreads, 2>(
         shared.stored.fp8[part][from], start + tokens - block * kBlock, threadIdx.x,
         [&](int position, int dim) { return to + tile::page_at(position, dim); });
@@ -213,7 +213,7 @@ struct WideConsumer : WideTile<A> {
   using Base::shared;
   using Base::start;
   using Base::tokens;
-  using Base::turn;
+  using Base::ordinal;
   using Mixed = attend::Mixed<A>;
 
   const int group = threadIdx.x / wgmma::kThreads - 1;
@@ -234,8 +234,8 @@ struct WideConsumer : WideTile<A> {
   }
 
   // Loads this warp's 16 rows of queries into registers.
-  __device__ void hold(HeldQueries<A>& queries) const {
-    if constexpr (kHoldsQueries<A>) {
+  __device__ void load(ResidentQueries<A>& queries) const {
+    if constexpr (kResidentQueries<A>) {
       const int first = threadIdx.x % wgmma::kThreads / tile::kWarpLanes * 16;
 #pragma unroll
       for (int k = 0; k < kHeadDim / 16; ++k) {
@@ -248,28 +248,28 @@ struct WideConsumer : WideTile<A> {
 
   // Waits until a block's keys or values are in shared memory.
   __device__ void await(int part, int block) const {
-    const int at = turn(block);
+    const int at = ordinal(block);
     ptx::mbarrier_wait(&shared.full[part][at % kWideStages<A>], at / kWideStages<A> % 2);
   }
 
   // Frees a stage of keys or values, after all four warps' instructions that read it.
   __device__ void release(int part, int block) const {
     if (threadIdx.x % wgmma::kThreads == 0) {
-      ptx::mbarrier_arrive(&shared.empty[part][turn(block) % kWideStages<A>]);
+      ptx::mbarrier_arrive(&shared.empty[part][ordinal(block) % kWideStages<A>]);
     }
   }
 
   // Starts the instructions for the scores of a block.
-  __device__ void score(Scores& scores, const HeldQueries<A>& queries, int block) const {
+  __device__ void score(Scores& scores, const ResidentQueries<A>& queries, int block) const {
     const bf16* query = shared.query[group];
-    const bf16* key = shared.part[kKeys][turn(block) % kWideStages<A>];
+    const bf16* key = shared.part[kKeys][ordinal(block) % kWideStages<A>];
     wgmma::fence();
 #pragma unroll
     for (int dim = 0; dim < kHeadDim; dim += 16) {
       const int at = dim / wgmma::kBlockColumns * wgmma::kRows * wgmma::kBlockColumns +
                      dim % wgmma::kBlockColumns;
       const auto keys = wgmma::describe(key + at, 0);
-      if constexpr (kHoldsQueries<A>) {
+      if constexpr (kResidentQueries<A>) {
         wgmma::multiply_64<false>(scores, queries[dim / 16], keys, dim != 0);
       } else {
         wgmma::multiply_64(scores, wgmma::describe(query + at, 0), keys, dim != 0);
@@ -280,7 +280,7 @@ struct WideConsumer : WideTile<A> {
 
   // Starts the instructions that mix a block's values.
   __device__ void mix(Mixed& mixed, const unsigned (&weights)[kBlock / 16][4], int block) const {
-    const bf16* value = shared.part[kValues][turn(block) % kWideStages<A>];
+    const bf16* value = shared.part[kValues][ordinal(block) % kWideStages<A>];
     wgmma::fence();
 #pragma unroll
     for (int k = 0; k < kBlock / 16; ++k) {
@@ -293,8 +293,8 @@ struct WideConsumer : WideTile<A> {
 
   __device__ void go() const {
     load_queries();
-    HeldQueries<A> queries;
-    hold(queries);
+    ResidentQueries<A> queries;
+    load(queries);
     Scores scores;
     Mixed mixed{};
     Stats stats[2] = {{-INFINITY, 0.0f}, {-INFINITY, 0.0f}};

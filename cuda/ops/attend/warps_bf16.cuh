@@ -77,8 +77,8 @@ struct alignas(128) WarpsStorage {
       kKeepsQueries<A> ? 0 : kWarpCount * tile::kWarpLanes * sizeof(WarpQueries<A>);
   // Bytes of barriers and alignment beside the ring.
   static constexpr int kBeside = 256;
-  static constexpr int kRoom = target::SHARED_BYTES_PER_BLOCK - kQueryBytes - kBeside;
-  static constexpr int kFitting = kRoom / sizeof(WarpBlock<A>);
+  static constexpr int kAvailable = target::SHARED_BYTES_PER_BLOCK - kQueryBytes - kBeside;
+  static constexpr int kFitting = kAvailable / sizeof(WarpBlock<A>);
   static constexpr int kSlots = kFitting < kWarpSlotsMax ? kFitting : kWarpSlotsMax;
   static_assert(kSlots >= 2, "one is multiplied while another comes");
 
@@ -112,8 +112,8 @@ struct WarpRows : TileRows<A, kWarpPositions<A>, 0> {
   static constexpr int kTokens = 16 * kWarpCount / kGroup;
   static constexpr int kSlots = Shared::kSlots;
   // Items before the current one that other warps may still read when a slot is refilled.
-  static constexpr int kBehind = kSlots > 3 ? 2 : 1;
-  static constexpr int kAhead = kSlots - kBehind;
+  static constexpr int kInUse = kSlots > 3 ? 2 : 1;
+  static constexpr int kAhead = kSlots - kInUse;
 
   Shared& shared;
   const int warp = threadIdx.x / tile::kWarpLanes;
@@ -134,7 +134,7 @@ struct WarpRows : TileRows<A, kWarpPositions<A>, 0> {
         tile::head_at<A>(page, params.page_stride, kv_head, item % Block::kOfBlock);
     const int position = block % kInPage * kPositions, count = min(live(block), kPositions);
     ptx::mbarrier_wait(&shared.empty[item % kSlots], item / kSlots % 2 ^ 1);
-    if (count < kPositions) clear_behind(to, count);
+    if (count < kPositions) clear_after(to, count);
     const unsigned bytes = count * Block::kRowBytes;
     if (lane == 0) ptx::mbarrier_expect(full, Block::kParts * bytes + Block::kExponentBytes);
     __syncwarp();  // the bytes are expected
@@ -150,11 +150,11 @@ struct WarpRows : TileRows<A, kWarpPositions<A>, 0> {
 
   // Replaces positions from `count` on by zeros: zero times memory that was never written may be
   // NaN.
-  __device__ void clear_behind(Block& to, int count) const {
+  __device__ void clear_after(Block& to, int count) const {
     constexpr int kVectors = Block::kRowBytes / kVectorBytes;  // of a part's position
-    const int behind = (kPositions - count) * kVectors;
-    for (int i = lane; i < Block::kParts * behind; i += tile::kWarpLanes) {
-      const int vector = (i / behind * kPositions + count) * kVectors + i % behind;
+    const int cleared = (kPositions - count) * kVectors;
+    for (int i = lane; i < Block::kParts * cleared; i += tile::kWarpLanes) {
+      const int vector = (i / cleared * kPositions + count) * kVectors + i % cleared;
       reinterpret_cast<Bf16x8*>(to.bytes)[vector] = Bf16x8::zero();
     }
     ptx::fence_shared();
@@ -244,11 +244,11 @@ struct WarpRows : TileRows<A, kWarpPositions<A>, 0> {
   // Multiplies weights by the powers of two of FP8 values; those after the tile's last position by
   // none.
   __device__ void scale_weights(Weights& weights, const Block& values, int block) const {
-    const int behind = live(block) - lane % 4 * 2;
+    const int left = live(block) - lane % 4 * 2;
 #pragma unroll
     for (int t = 0; t < kPositions / 8; ++t) {
       const uchar2 of = values.exponents(t * 8 + lane % 4 * 2);
-      const unsigned low = t * 8 < behind ? of.x : 0, high = t * 8 + 1 < behind ? of.y : 0;
+      const unsigned low = t * 8 < left ? of.x : 0, high = t * 8 + 1 < left ? of.y : 0;
       const bf16x2 factor{weight_factor(low) | weight_factor(high) << 16};
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
@@ -296,7 +296,7 @@ struct WarpRows : TileRows<A, kWarpPositions<A>, 0> {
       mix(mixed, weights, values);
       release(item);
     }
-    // A new base: addresses of results, kept beside the mixes, would take a register too many.
+    // A new base: addresses of results, live beside the mixes, would take a register too many.
     Base(params, first, this->tokens, kv_head, ptx::thread_anew()).store(mixed, stats);
   }
 };

@@ -39,12 +39,12 @@ struct Projected {
 
   const Constants& constants;
   const unsigned page;  // of the row's own position
-  tile::Turn<A> turn;
+  tile::Rotation<A> rotation;
   Head q_gain, k_gain;
 
   __device__ Projected(const Constants& constants, const Stage& stage)
       : constants(constants), page(stage.params.pages[stage.table + stage.last / PAGE]) {
-    turn.load(constants.angles, stage.last);
+    rotation.load(constants.angles, stage.last);
     if constexpr (!tile::kLatent<A>) q_gain.load_gain(constants.q_norm);
     k_gain.load_gain(constants.k_norm);
   }
@@ -59,7 +59,7 @@ struct Projected {
 
   __device__ void put_query(Stage& stage, int item, Head& head) const {
     if constexpr (!tile::kLatent<A>) head.norm(q_gain);
-    head.rotate(turn);
+    head.rotate(rotation);
 #pragma unroll
     for (int i = 0; i < Head::kParts; ++i) {
       stage.shared.query[item][head.dim(i)] = to_bf16(head.part[i] * attend::kQueryFactor);
@@ -69,7 +69,7 @@ struct Projected {
   __device__ void put_own(Stage& stage, bool is_value, Head& head) const {
     if (!is_value) {
       head.norm(k_gain);
-      head.rotate(turn);
+      head.rotate(rotation);
     } else {
       head.norm_value();
     }

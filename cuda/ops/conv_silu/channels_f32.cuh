@@ -46,9 +46,9 @@ struct Params {
   const unsigned* positions;  // (rows)
   const unsigned* from_slots;  // (rows)
   const unsigned* slots;       // (rows)
-  const unsigned* kept_rows;   // (rows): 0 where no other tail is kept
-  const unsigned* kept_slots;  // (rows)
-  const unsigned* behind;      // (rows): tail after a row that is a draft or before one
+  const unsigned* snapshot_rows;   // (rows): 0 where there is no snapshot
+  const unsigned* snapshot_slots;  // (rows)
+  const unsigned* draft_slots;     // (rows): tail after a row that is a draft or before one
   const unsigned* in_cells;   // (rows): not 0 where heads of `out` are F16
   float* out;                 // (rows, kChannels)
 };
@@ -134,7 +134,7 @@ __global__ __launch_bounds__(Tile::kThreads) void channels_f32(Params params) {
                           params.from_slots[chunk.z],
                           params.slots[chunk.z],
                           vector};
-  const int kept = params.kept_rows[chunk.z];
+  const int snapshot = params.snapshot_rows[chunk.z];
   ptx::griddepcontrol_wait();  // weights and lists depend on nothing; everything below does
   if (vector >= kVectors || chunk.y == 0) return;
   const int first = chunk.x - chunk.z, rows = chunk.y;
@@ -168,11 +168,11 @@ __global__ __launch_bounds__(Tile::kThreads) void channels_f32(Params params) {
   // Rows of drafts are all in the first chunk. Their tails are written in order: one may overwrite
   // the tail that was read, when later ones need inputs of the step alone.
   for (int i = 0; i < rows; ++i) {
-    const unsigned to = params.behind[chunk.x + i];
+    const unsigned to = params.draft_slots[chunk.x + i];
     if (to != kNoSlot) sequence.keep_tail(to, i + 1);
   }
   sequence.keep_tail(sequence.slot, sequence.rows);
-  if (kept != 0) sequence.keep_tail(params.kept_slots[chunk.z], kept);
+  if (snapshot != 0) sequence.keep_tail(params.snapshot_slots[chunk.z], snapshot);
 }
 
 template <class Tile, class D>
@@ -180,13 +180,13 @@ struct ChannelsF32 {
   static cudaError_t launch(const float* x, const float* weight, const float* bias, float* tail,
                             const unsigned* chunks, const unsigned* positions,
                             const unsigned* from_slots, const unsigned* slots,
-                            const unsigned* kept_rows, const unsigned* kept_slots,
-                            const unsigned* behind, const unsigned* in_cells, float* out,
+                            const unsigned* snapshot_rows, const unsigned* snapshot_slots,
+                            const unsigned* draft_slots, const unsigned* in_cells, float* out,
                             unsigned state_stride, unsigned, unsigned count, cudaStream_t stream) {
     const auto* list = reinterpret_cast<const uint4*>(chunks);
     const Params params{x,         weight,     bias,       tail,   state_stride,
-                        list,      positions,  from_slots, slots,  kept_rows,
-                        kept_slots, behind,    in_cells,   out};
+                        list,      positions,  from_slots, slots,  snapshot_rows,
+                        snapshot_slots, draft_slots,    in_cells,   out};
     const unsigned blocks = blocks_for(kVectors, Tile::kThreads);
     return launch_chained(channels_f32<Tile>, {blocks, Tile::kThreads, 0, count}, stream, params);
   }

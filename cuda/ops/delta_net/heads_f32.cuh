@@ -6,7 +6,7 @@
 //
 // The state, the convolution's tail and the step's lists were written before the step began, so
 // they are read before the wait for the kernel before. The state is copied to shared memory in
-// parts: in registers it would leave an SM room for one block, which cannot load one head while it
+// parts: in registers it would leave one block on an SM, which cannot load one head while it
 // computes another. The arithmetic is that of `conv_silu`, `gated_delta` and `gated_rms_norm`.
 #pragma once
 
@@ -134,7 +134,7 @@ __global__ __launch_bounds__(kThreads, kResident) void heads_f32(Params params) 
 }
 
 // Shared memory that a block requests. Few blocks request more than they need, so that no SM gets
-// more than its share: SMs that are free first would take all they have room for, and the kernel
+// more than its share: SMs that are free first would take as many as fit, and the kernel
 // would last as long as these.
 inline unsigned shared_bytes(unsigned blocks) {
   constexpr unsigned kOnSm = target::SHARED_BYTES_PER_BLOCK;
@@ -150,7 +150,7 @@ struct HeadsF32 {
                             const float* dt_bias, const float* skip, const float* norm,
                             float* tail, float* state,
                             const unsigned* positions, const unsigned* from_slots,
-                            const unsigned* slots, const unsigned* behind,
+                            const unsigned* slots, const unsigned* draft_slots,
                             const unsigned* spans, unsigned* arrived, float* out,
                             unsigned state_stride, unsigned rows, unsigned span_count,
                             cudaStream_t stream) {
@@ -159,7 +159,7 @@ struct HeadsF32 {
                         from_slots, slots, out};
     if (spans != nullptr) {
       const auto* list = reinterpret_cast<const uint2*>(spans);
-      return launch_spans(params, {list, behind, arrived}, rows, span_count, stream);
+      return launch_spans(params, {list, draft_slots, arrived}, rows, span_count, stream);
     }
     const unsigned blocks = rows * Delta::kValueHeads;
     const Launch shape{Delta::kValueHeads, kThreads, shared_bytes(blocks), rows};

@@ -25,7 +25,7 @@ static_assert(kSpanThreads >= kSpanRows * tile::kWarpLanes, "each row has a warp
 
 struct Spans {
   const uint2* list;       // (spans): first row, rows
-  const unsigned* behind;  // (rows): state after a row that is a draft or before one
+  const unsigned* draft_slots;  // (rows): state after a row that is a draft or before one
   unsigned* arrived;       // (spans, kKeyHeads): blocks that have read; zero before and after
 };
 
@@ -115,7 +115,7 @@ inline __global__ __launch_bounds__(kSpanThreads) void spans_f32(Params params, 
   if (threadIdx.x < rows) {
     const bool is_last = threadIdx.x + 1 == rows;
     const size_t row = first + threadIdx.x;
-    shared.to[threadIdx.x] = is_last ? params.slots[row] : spans.behind[row];
+    shared.to[threadIdx.x] = is_last ? params.slots[row] : spans.draft_slots[row];
   }
   ptx::griddepcontrol_wait();
   float x[kSpanRows];

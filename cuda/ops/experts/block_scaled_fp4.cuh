@@ -18,7 +18,7 @@ inline constexpr int kRoundWarps = 8;
 inline constexpr int kRoundThreads = kRoundWarps * tile::kWarpLanes;
 
 using InputRows = tile::Fp4Rows<kRowsMax, kWidth>;
-using InnerRows = tile::Fp4Rows<kPlacesMax, Experts::kIntermediate>;
+using InnerRows = tile::Fp4Rows<kSortedMax, Experts::kIntermediate>;
 
 // Operands of both products in one piece of memory.
 struct Fp4Operands {
@@ -40,10 +40,10 @@ static __global__ __launch_bounds__(kRoundThreads) void round_inner(Params param
                                                                     Fp4Operands operands) {
   ptx::griddepcontrol_launch_dependents();
   ptx::griddepcontrol_wait();
-  const int place = blockIdx.x * kRoundWarps + threadIdx.x / tile::kWarpLanes;
-  if (place >= params.plan->places || params.plan->turn_of[place] == kNoTurn) return;
-  const size_t at = static_cast<size_t>(place) * Experts::kIntermediate;
-  operands.inner().put(place, params.act + at);
+  const int sorted = blockIdx.x * kRoundWarps + threadIdx.x / tile::kWarpLanes;
+  if (sorted >= params.plan->sorted || params.plan->assignment_of[sorted] == kNoAssignment) return;
+  const size_t at = static_cast<size_t>(sorted) * Experts::kIntermediate;
+  operands.inner().put(sorted, params.act + at);
 }
 
 template <template <int> class Tiled, bool kDown>
@@ -58,19 +58,19 @@ __global__ __launch_bounds__(tile::kPanelThreads) void fp4_product(Params params
   ptx::griddepcontrol_wait();
   if (blockIdx.y >= params.plan->tiles) return;
   const uint4 tile = params.plan->tile[blockIdx.y];
-  const int first = tile.y, places = tile.z;
+  const int first = tile.y, rows = tile.z;
   const W w{(kDown ? params.down : params.gate_up) + tile.x * W::bytes(kN, kK), kN, kK};
   const Stage stage(w, blockIdx.x);
   if constexpr (kDown) {
     const Store<tile::Storage::nvfp4> store{w, params.y + SumRows::at(first, 0)};
-    stage.run(places, operands.inner(), [&](int place) { return first + place; }, store, shared);
+    stage.run(rows, operands.inner(), [&](int sorted) { return first + sorted; }, store, shared);
   } else {
     float* act = params.act + static_cast<size_t>(first) * Experts::kIntermediate;
-    const auto row_of = [&](int place) {
-      return static_cast<int>(params.plan->turn_of[first + place] / kTurns);
+    const auto row_of = [&](int sorted) {
+      return static_cast<int>(params.plan->assignment_of[first + sorted] / kAssigned);
     };
     const SwiGlu<tile::Storage::nvfp4, float> sink{w, act};
-    stage.run(places, operands.input(), row_of, sink, shared);
+    stage.run(rows, operands.input(), row_of, sink, shared);
   }
 }
 
@@ -96,8 +96,8 @@ cudaError_t launch_fp4(const Params& params, const Fp4Operands& operands, int ti
                           {Tiled<kWidth>::blocks(kInner), kThreads, 0, tiles}, stream, params,
                           operands);
   if (failed != cudaSuccess) return failed;
-  const unsigned places = places_of(params.rows);
-  failed = launch_chained(round_inner, {blocks_for(places, kRoundWarps), kRoundThreads, 0}, stream,
+  const unsigned count = sorted_rows(params.rows);
+  failed = launch_chained(round_inner, {blocks_for(count, kRoundWarps), kRoundThreads, 0}, stream,
                           params, operands);
   if (failed != cudaSuccess) return failed;
   return launch_chained(fp4_product<Tiled, true>,

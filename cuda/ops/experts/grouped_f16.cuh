@@ -15,7 +15,7 @@ inline constexpr int kFewTileRows = 8;
 // Whether `moe` leaves steps of few rows to this kernel.
 inline constexpr bool kTakesFew = target::MOE_ROWS < kFewRows;
 
-// Rows of a tile's places, in the form that a stage loads: of `x`, or rounded.
+// Rows of a tile, in the form that a stage loads: of `x`, or rounded.
 template <class Number>
 struct Gather {
   const Params& params;
@@ -23,7 +23,7 @@ struct Gather {
   int first;
 
   __device__ const Number* operator()(int at) const {
-    const unsigned row = params.plan->turn_of[first + at] / kTurns;
+    const unsigned row = params.plan->assignment_of[first + at] / kAssigned;
     return rows + static_cast<size_t>(row) * kWidth;
   }
 };
@@ -34,7 +34,7 @@ __device__ inline void put(f16& to, float value) { to = to_f16(value); }
 template <tile::Storage kStorage, class Number>
 struct SwiGlu {
   const tile::Matrix<kStorage>& w;
-  Number* act;  // of the tile's first place
+  Number* act;  // of the tile's first row
 
   __device__ void operator()(int panel, int g, int at, float gate, float up) const {
     const int row = panel * tile::kPanelRows + g;
@@ -47,7 +47,7 @@ struct SwiGlu {
 template <tile::Storage kStorage>
 struct Store {
   const tile::Matrix<kStorage>& w;
-  f16x2* y;  // of the tile's first place
+  f16x2* y;  // of the tile's first row
 
   __device__ void operator()(int panel, int g, int at, float low, float high) const {
     const int row = panel * tile::kPanelRows + g;
@@ -58,7 +58,7 @@ struct Store {
 
 extern __shared__ __align__(16) unsigned char product_shared[];
 
-// A product of tiles of an expert's places with its matrix; `rows` are rows of `x`.
+// A product of tiles of an expert's rows with its matrix; `rows` are rows of `x`.
 template <tile::Storage kStorage, class Part, bool kDown, class Number>
 __global__ __launch_bounds__(Part::kThreads) void product(Params params, const Number* rows) {
   using W = tile::Matrix<kStorage>;
@@ -69,7 +69,7 @@ __global__ __launch_bounds__(Part::kThreads) void product(Params params, const N
   ptx::griddepcontrol_wait();
   if (blockIdx.y >= params.plan->tiles) return;
   const uint4 tile = params.plan->tile[blockIdx.y];
-  const int first = tile.y, places = tile.z;
+  const int first = tile.y, count = tile.z;
   const W w{(kDown ? params.down : params.gate_up) + tile.x * W::bytes(kN, kK), kN, kK};
   Part part(w, blockIdx.x);
   part.prefetch(shared);
@@ -77,17 +77,17 @@ __global__ __launch_bounds__(Part::kThreads) void product(Params params, const N
                 static_cast<size_t>(first) * Experts::kIntermediate;
   if constexpr (kDown) {
     const auto x = [&](int at) -> const Number* { return act + at * Experts::kIntermediate; };
-    part.run(places, x, Store<kStorage>{w, params.y + SumRows::at(first, 0)}, shared);
+    part.run(count, x, Store<kStorage>{w, params.y + SumRows::at(first, 0)}, shared);
   } else {
-    part.run(places, Gather<Number>{params, rows, first}, SwiGlu<kStorage, Number>{w, act}, shared);
+    part.run(count, Gather<Number>{params, rows, first}, SwiGlu<kStorage, Number>{w, act}, shared);
   }
 }
 
 // Most tiles that a plan makes of `rows` rows.
 inline unsigned tiles_max(unsigned rows, unsigned tile_rows) {
-  const unsigned turns = rows * kTurns;
-  const unsigned experts = turns < kExperts ? turns : kExperts;
-  return (turns - experts) / tile_rows + experts;
+  const unsigned assignments = rows * kAssigned;
+  const unsigned experts = assignments < kExperts ? assignments : kExperts;
+  return (assignments - experts) / tile_rows + experts;
 }
 
 inline cudaError_t launch_plan(const Params& params, int tile_rows, cudaStream_t stream,
@@ -97,7 +97,7 @@ inline cudaError_t launch_plan(const Params& params, int tile_rows, cudaStream_t
     const unsigned parts = blocks_for(params.rows * (kWidth / 4), kRoundVectors);
     blocks = min(blocks_for(parts, kPlanBlocks) * kPlanBlocks, kRoundBlocksMax);
   }
-  const bool few = params.rows * kTurns <= kFewTurns;
+  const bool few = params.rows * kAssigned <= kFewAssignments;
   Launch shape{(few ? 1 : kPlanBlocks) + blocks, kPlanThreads, 0};
   shape.early = early;
   return launch_chained(few ? plan<1> : plan<kPlanBlocks>, shape, stream, params, tile_rows,
@@ -149,7 +149,7 @@ cudaError_t launch_products(const Params& params, const Number* rows, f16* round
 
 template <tile::Storage kStorage>
 struct GroupedProducts {
-  // `rows` are rounded rows of `x`, in place of `x` where that is null.
+  // `rows` are rounded rows of `x`, instead of `x` where that is null.
   static cudaError_t launch(const Params& params, cudaStream_t stream, const f16* rows) {
     using Part = tile::Tiled<kStorage>;
     // Rows that are rounded here use the memory of `y`, which is written later.

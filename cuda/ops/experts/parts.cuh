@@ -16,7 +16,7 @@ using target::shapes::Experts;
 
 // Width of the rows that experts read and make.
 inline constexpr int kWidth = Experts::kWidth;
-// Pairs of F16 in the part of one place.
+// Pairs of F16 in the part of one sorted row.
 inline constexpr int kPairs = kWidth / 2;
 // Divisor of stored activations and parts: they may be 2^20, and below 2^-10 they are off by 2^-21
 // at most. A larger value becomes infinite, and so does its row.

@@ -14,28 +14,28 @@ using target::shapes::Experts;
 
 // Routed experts and the shared one, if there is one.
 inline constexpr int kExperts = Experts::kCount + (Experts::kShared > 0);
-// Experts that a row visits, each visit being a turn; the shared one is last.
-inline constexpr int kTurns = Experts::kPerToken + (Experts::kShared > 0);
-// Multiple of an expert's number of places: rows of one operand block of warpgroup instructions.
-inline constexpr int kPlaceGroup = 8;
+// Experts that a row is assigned to; the shared one is last.
+inline constexpr int kAssigned = Experts::kPerToken + (Experts::kShared > 0);
+// An expert's sorted rows are padded to a multiple of the rows of an operand block.
+inline constexpr int kSortedGroup = 8;
 
 inline constexpr int kRowsMax =
     target::PREFILL_TOKENS + target::MAX_SEQUENCES + target::DRAFTS;
 
-// Places that `rows` rows need at most: one a turn, and less than `kPlaceGroup` to fill up each
+// Rows sorted by expert, at most: one an assignment, and less than `kSortedGroup` to fill up each
 // expert's.
-__host__ __device__ constexpr int places_of(int rows) {
-  const int turns = rows * kTurns;
-  const int experts = turns < kExperts ? turns : kExperts;
-  return turns + (kPlaceGroup - 1) * experts;
+__host__ __device__ constexpr int sorted_rows(int rows) {
+  const int assignments = rows * kAssigned;
+  const int experts = assignments < kExperts ? assignments : kExperts;
+  return assignments + (kSortedGroup - 1) * experts;
 }
 
-inline constexpr int kPlacesMax =
-    (places_of(kRowsMax) + kPlaceGroup - 1) / kPlaceGroup * kPlaceGroup;
+inline constexpr int kSortedMax =
+    (sorted_rows(kRowsMax) + kSortedGroup - 1) / kSortedGroup * kSortedGroup;
 inline constexpr int kPlanThreads = 1024;
 inline constexpr int kSumThreads = 256;
-// Entry of a place without a row.
-inline constexpr unsigned kNoTurn = ~0u;
+// Entry of a sorted row that is padding.
+inline constexpr unsigned kNoAssignment = ~0u;
 
 static_assert(kExperts <= kPlanThreads, "a thread counts an expert");
 static_assert(Experts::kShared == 0 ||
@@ -44,25 +44,25 @@ static_assert(Experts::kShared == 0 ||
               "the shared expert is one more expert");
 static_assert(Experts::kIntermediate % kPanelActivations == 0, "panels of gate and up are full");
 
-// Plan of all places: a place stands for the turn of a row at one of its experts.
+// Rows sorted by expert: a sorted row is the assignment of a row to one of its experts.
 struct Plan {
-  uint4 tile[kPlacesMax];         // expert, first place, places
-  unsigned place_of[kPlacesMax];  // (row, rank) -> place
-  unsigned turn_of[kPlacesMax];   // place -> (row, rank)
+  uint4 tile[kSortedMax];              // expert, first sorted row, rows
+  unsigned sorted_row_of[kSortedMax];  // (row, rank) -> sorted row
+  unsigned assignment_of[kSortedMax];  // sorted row -> (row, rank)
   unsigned tiles;
-  unsigned places;  // of all experts, those between them included
+  unsigned sorted;  // sorted rows of all experts, those between them included
   unsigned taken;   // tiles that blocks have taken beside their first ones
 };
 
 struct Params {
   const float* x;                // (rows, kWidth)
-  const unsigned* chosen;        // (rows, kTurns)
-  const float* weights;          // (rows, kTurns)
+  const unsigned* chosen;        // (rows, kAssigned)
+  const float* weights;          // (rows, kAssigned)
   const unsigned char* gate_up;  // (kExperts) matrices of (kInputs * kIntermediate, kWidth)
   const unsigned char* down;     // (kExperts) matrices of (kWidth, kIntermediate)
   Plan* plan;
-  float* act;       // (places, kIntermediate)
-  f16x2* y;         // (places, kPairs), or as an algorithm's products have it
+  float* act;       // (sorted rows, kIntermediate)
+  f16x2* y;         // (sorted rows, kPairs), or as an algorithm's products have it
   float* residual;  // (rows, kWidth), or sums that are latents
   int rows;
 };
@@ -86,12 +86,12 @@ __device__ inline void sync() {
   }
 }
 
-// Blocks that plan many turns together, in a cluster; few turns are planned by one block.
+// Blocks that plan many assignments together, in a cluster; one block plans few.
 inline constexpr int kPlanBlocks = 8;
-inline constexpr int kFewTurns = 2 * kPlanThreads;
-// Most turns of a thread.
+inline constexpr int kFewAssignments = 2 * kPlanThreads;
+// Most assignments of a thread.
 template <int kBlocks>
-inline constexpr int kTurnsEach = ((kBlocks > 1 ? kRowsMax * kTurns : kFewTurns) +
+inline constexpr int kAssignmentsEach = ((kBlocks > 1 ? kRowsMax * kAssigned : kFewAssignments) +
                                    kBlocks * kPlanThreads - 1) / (kBlocks * kPlanThreads);
 
 // Most blocks that round rows beside those that plan: whole clusters, one block an SM.
@@ -100,7 +100,7 @@ inline constexpr unsigned kRoundBlocksMax = target::SMS / kPlanBlocks * kPlanBlo
 inline constexpr int kRoundAtOnce = 4;
 inline constexpr int kRoundVectors = kRoundAtOnce * kPlanThreads;
 
-// Rounds `x`, (rows, kWidth), for kernels that read each row at several places: part `block` of
+// Rounds `x`, (rows, kWidth), for kernels that read each row several times: part `block` of
 // `blocks`.
 __device__ inline void round_x(const Params& params, f16* rounded, int block, int blocks) {
   const int vectors = params.rows * (kWidth / 4);
@@ -119,9 +119,9 @@ __device__ inline void round_x(const Params& params, f16* rounded, int block, in
   }
 }
 
-// Kernel of the plan: blocks count the turns of each expert and exchange counts. The order of an
-// expert's places depends on which thread counts first; a row's result does not depend on its
-// place. Blocks after those that plan round rows meanwhile.
+// Kernel of the plan: blocks count the assignments of each expert and exchange counts. The order of
+// an expert's rows depends on which thread counts first; a row's result does not depend on it.
+// Blocks after those that plan round rows meanwhile.
 template <int kBlocks>
 __global__ __cluster_dims__(kBlocks) __launch_bounds__(kPlanThreads) void plan(Params params,
                                                                                int tile_rows,
@@ -130,7 +130,7 @@ __global__ __cluster_dims__(kBlocks) __launch_bounds__(kPlanThreads) void plan(P
   __shared__ unsigned count[kExperts];
   __shared__ unsigned sums[tile::kWarpLanes];
   ptx::griddepcontrol_launch_dependents();
-  const int turns = params.rows * kTurns, thread = threadIdx.x;
+  const int assignments = params.rows * kAssigned, thread = threadIdx.x;
   const int first = blockIdx.x * kPlanThreads + thread;
   Plan& plan = *params.plan;
   if (thread < kExperts) count[thread] = 0;
@@ -139,15 +139,15 @@ __global__ __cluster_dims__(kBlocks) __launch_bounds__(kPlanThreads) void plan(P
     return round_x(params, rounded, blockIdx.x - kBlocks, gridDim.x - kBlocks);
   }
   __syncthreads();  // counts are zero
-  unsigned expert[kTurnsEach<kBlocks>], at[kTurnsEach<kBlocks>];
+  unsigned expert[kAssignmentsEach<kBlocks>], at[kAssignmentsEach<kBlocks>];
 #pragma unroll
-  for (int i = 0; i < kTurnsEach<kBlocks>; ++i) {
-    const int turn = first + i * kBlocks * kPlanThreads;
-    if (turn < turns) expert[i] = params.chosen[turn];
+  for (int i = 0; i < kAssignmentsEach<kBlocks>; ++i) {
+    const int assignment = first + i * kBlocks * kPlanThreads;
+    if (assignment < assignments) expert[i] = params.chosen[assignment];
   }
 #pragma unroll
-  for (int i = 0; i < kTurnsEach<kBlocks>; ++i) {
-    if (first + i * kBlocks * kPlanThreads < turns) at[i] = atomicAdd(&count[expert[i]], 1u);
+  for (int i = 0; i < kAssignmentsEach<kBlocks>; ++i) {
+    if (first + i * kBlocks * kPlanThreads < assignments) at[i] = atomicAdd(&count[expert[i]], 1u);
   }
   sync<kBlocks>();  // counts are complete
   unsigned mine = 0, before_this = 0;
@@ -158,18 +158,20 @@ __global__ __cluster_dims__(kBlocks) __launch_bounds__(kPlanThreads) void plan(P
       mine += kBlocks > 1 ? ptx::cluster_load(&count[thread], block) : count[thread];
     }
   }
-  const unsigned room = (mine + kPlaceGroup - 1) / kPlaceGroup * kPlaceGroup;
-  const unsigned start = before(room, sums);
+  const unsigned padded = (mine + kSortedGroup - 1) / kSortedGroup * kSortedGroup;
+  const unsigned start = before(padded, sums);
   unsigned tile = before((mine + tile_rows - 1) / tile_rows, sums);
   if (blockIdx.x == 0) {
     for (unsigned done = 0; done < mine; done += tile_rows) {
-      const unsigned places = min(mine - done, static_cast<unsigned>(tile_rows));
-      plan.tile[tile++] = make_uint4(thread, start + done, places, 0);
+      const unsigned rows = min(mine - done, static_cast<unsigned>(tile_rows));
+      plan.tile[tile++] = make_uint4(thread, start + done, rows, 0);
     }
-    for (unsigned at = start + mine; at < start + room; ++at) plan.turn_of[at] = kNoTurn;
+    for (unsigned at = start + mine; at < start + padded; ++at) {
+      plan.assignment_of[at] = kNoAssignment;
+    }
     if (thread == kExperts - 1) {
       plan.tiles = tile;
-      plan.places = start + room;
+      plan.sorted = start + padded;
       plan.taken = 0;
     }
   }
@@ -177,24 +179,24 @@ __global__ __cluster_dims__(kBlocks) __launch_bounds__(kPlanThreads) void plan(P
   if (thread < kExperts) count[thread] = start + before_this;
   __syncthreads();  // starts are written
 #pragma unroll
-  for (int i = 0; i < kTurnsEach<kBlocks>; ++i) {
-    const int turn = first + i * kBlocks * kPlanThreads;
-    if (turn >= turns) break;
-    const unsigned place = at[i] + count[expert[i]];
-    plan.place_of[turn] = place;
-    plan.turn_of[place] = turn;
+  for (int i = 0; i < kAssignmentsEach<kBlocks>; ++i) {
+    const int assignment = first + i * kBlocks * kPlanThreads;
+    if (assignment >= assignments) break;
+    const unsigned sorted = at[i] + count[expert[i]];
+    plan.sorted_row_of[assignment] = sorted;
+    plan.assignment_of[sorted] = assignment;
   }
 }
 
-// Products of `down` in the layout (places, kPairs).
+// Products of `down` in the layout (sorted rows, kPairs).
 struct SumRows {
-  __host__ __device__ static size_t at(int place, int pair) {
-    return static_cast<size_t>(place) * kPairs + pair;
+  __host__ __device__ static size_t at(int sorted, int pair) {
+    return static_cast<size_t>(sorted) * kPairs + pair;
   }
 };
 
-// `residual[row] += sum over turns of weight * y[place]`, in the order of the turns; `Y` gives the
-// address of four pairs of a place. In a namespace of its own, as `moe` may have the kernel too.
+// `residual[row] += sum over ranks of weight * y[sorted row]`, in the order of ranks; `Y` gives the
+// address of four pairs of a sorted row. Static, as `moe` may have the kernel too.
 template <class Y>
 static __global__ __launch_bounds__(kSumThreads) void weighted_sum(Params params) {
   ptx::griddepcontrol_launch_dependents();
@@ -205,11 +207,11 @@ static __global__ __launch_bounds__(kSumThreads) void weighted_sum(Params params
   if (row >= params.rows) return;
   WeightedSum sum;
 #pragma unroll
-  for (int rank = 0; rank < kTurns; ++rank) {
-    const int turn = row * kTurns + rank;
-    const float weight = params.weights[turn];
-    const int place = static_cast<int>(params.plan->place_of[turn]);
-    sum.add(weight, params.y + Y::at(place, vector * 4));
+  for (int rank = 0; rank < kAssigned; ++rank) {
+    const int assignment = row * kAssigned + rank;
+    const float weight = params.weights[assignment];
+    const int sorted = static_cast<int>(params.plan->sorted_row_of[assignment]);
+    sum.add(weight, params.y + Y::at(sorted, vector * 4));
   }
   sum.join(params.residual + static_cast<size_t>(row) * kWidth, vector);
 }

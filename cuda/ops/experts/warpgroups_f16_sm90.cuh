@@ -11,16 +11,16 @@
 
 namespace atlas::experts {
 
-// Products of `down` as (pairs / 32, places, 32): those of a warpgroup for a tile are side by side.
-// Panels are swapped by the place's number, against bank conflicts of a warpgroup's writes.
+// Products of `down` as (pairs / 32, sorted rows, 32): those of a warpgroup for a tile are side by
+// side. Panels are swapped by the row's number, against bank conflicts of a warpgroup's writes.
 struct SumBlocks {
   static constexpr int kBlockPairs = 32;
 
   static_assert(kPairs % (tile::kConsumers * kBlockPairs) == 0, "tiles are full");
 
-  __host__ __device__ static size_t at(int place, int pair) {
-    const size_t row = static_cast<size_t>(pair / kBlockPairs) * kPlacesMax + place;
-    return row * kBlockPairs + (pair % kBlockPairs ^ place / 2 % 4 * 8);
+  __host__ __device__ static size_t at(int sorted, int pair) {
+    const size_t row = static_cast<size_t>(pair / kBlockPairs) * kSortedMax + sorted;
+    return row * kBlockPairs + (pair % kBlockPairs ^ sorted / 2 % 4 * 8);
   }
 };
 
@@ -33,7 +33,7 @@ struct ExpertTiles {
   static constexpr int kAcross = tile::panel_tiles(kN);
 
   const unsigned char* weights;
-  const unsigned char* operands;  // of all places
+  const unsigned char* operands;  // of all sorted rows
   const Params& params;
   Plan* plan;
 
@@ -43,8 +43,8 @@ struct ExpertTiles {
         params(params),
         plan(params.plan) {}
 
-  // Groups of all places; this and the rest need the wait for the plan's kernel.
-  __device__ int groups() const { return static_cast<int>(plan->places) / tile::kOperandRows; }
+  // Groups of all sorted rows; this and the rest need the wait for the plan's kernel.
+  __device__ int groups() const { return static_cast<int>(plan->sorted) / tile::kOperandRows; }
 
   // The block's next tile: the next one that is not taken, as tiles take different times. For
   // `gate_up` only: an atomic in `down` would make its sums spill.
@@ -71,7 +71,7 @@ struct ExpertTiles {
     return true;
   }
 
-  // Address of the results of a tile that begins at panel `panel` and place `first`.
+  // Address of the results of a tile that begins at panel `panel` and row `first`.
   __device__ void* out(int first, int panel) const {
     if constexpr (kDown) {
       return params.y + SumBlocks::at(first, panel * 8);
@@ -84,20 +84,20 @@ struct ExpertTiles {
 
 extern __shared__ __align__(128) unsigned char dynamic_shared[];
 
-// Copies rounded rows to the places of the plan, as operands.
+// Copies rounded rows to the sorted rows of the plan, as operands.
 template <tile::Storage kStorage>
 __global__ __launch_bounds__(tile::kRoundThreads) void gather(Params params, const f16* rows,
                                                               unsigned char* operands) {
   ptx::griddepcontrol_launch_dependents();
   ptx::griddepcontrol_wait();
   const Plan& plan = *params.plan;
-  const int places = static_cast<int>(plan.places);
-  if (static_cast<int>(blockIdx.x) * tile::kOperandRows >= places) return;
-  const tile::Operands<kStorage> to{operands, places / tile::kOperandRows};
-  tile::round_rows(to, kWidth, [&](int place) -> const f16* {
-    const unsigned turn = plan.turn_of[place];
-    if (turn == kNoTurn) return nullptr;  // the place has no row, so its operands do not matter
-    return rows + static_cast<size_t>(turn / kTurns) * kWidth;
+  const int count = static_cast<int>(plan.sorted);
+  if (static_cast<int>(blockIdx.x) * tile::kOperandRows >= count) return;
+  const tile::Operands<kStorage> to{operands, count / tile::kOperandRows};
+  tile::round_rows(to, kWidth, [&](int sorted) -> const f16* {
+    const unsigned assignment = plan.assignment_of[sorted];
+    if (assignment == kNoAssignment) return nullptr;  // padding, whose operands do not matter
+    return rows + static_cast<size_t>(assignment / kAssigned) * kWidth;
   });
 }
 
@@ -179,7 +179,7 @@ struct WarpgroupProducts {
     const bool early = tile::starts_early(params.rows);
     cudaError_t failed = launch_plan(params, tile::kTileRowsMax, stream, rounded, early);
     if (failed != cudaSuccess) return failed;
-    const unsigned groups = tile::operand_groups(places_of(params.rows));
+    const unsigned groups = tile::operand_groups(sorted_rows(params.rows));
     const unsigned parts = tile::round_parts(kWidth);
     const Launch all{groups, tile::kRoundThreads, 0, parts, 1, early};
     failed = launch_chained(gather<kStorage>, all, stream, params, rounded, operands);
@@ -194,10 +194,10 @@ template <class Tile, class E>
 struct WarpgroupsF16 {
   static_assert(Tile::kThreads == tile::kWarpgroupThreads, "a block is its warpgroups");
   static_assert(kFits<tile::kWarpgroupBytes>);
-  static_assert(kPlaceGroup == tile::kOperandRows, "a tile's operands are whole groups");
-  static_assert(tile::operand_bytes(kPlacesMax, Experts::kIntermediate) <=
-                    sizeof(float) * kPlacesMax * Experts::kIntermediate,
-                "operands of `down` take the place of `act`");
+  static_assert(kSortedGroup == tile::kOperandRows, "a tile's operands are whole groups");
+  static_assert(tile::operand_bytes(kSortedMax, Experts::kIntermediate) <=
+                    sizeof(float) * kSortedMax * Experts::kIntermediate,
+                "operands of `down` overwrite `act`");
 
   static cudaError_t launch(const float* x, const unsigned* chosen, const float* weights,
                             const unsigned char* gate_up, const unsigned char* down,

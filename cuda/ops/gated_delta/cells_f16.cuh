@@ -346,7 +346,7 @@ struct Cell {
     const int group = threadIdx.x / kCell, column = threadIdx.x % kCell;
     const int own = column / tile::kTileRows, begin = own / 2 * 2;
     Square& below = shared.below[group];
-    float* kept = below[column];
+    float* column_of_a = below[column];
     auto& to = records[group].solve;
 #pragma unroll 1
     for (int tile = begin; tile < kRowTiles; ++tile) {
@@ -362,7 +362,7 @@ struct Cell {
         Part above;
 #pragma unroll
         for (int row = 0; row < tile::kTileRows; ++row) {
-          above[row] = start + row < column ? 0.0f : kept[start + row];
+          above[row] = start + row < column ? 0.0f : column_of_a[start + row];
         }
         take_off(x, &below[first][start], above);
       }
@@ -371,7 +371,7 @@ struct Cell {
       tile::TileF16& rounded = to[tile::triangle(tile, own)];
 #pragma unroll
       for (int row = 0; row < tile::kTileRows; ++row) {
-        if (first + row >= column) kept[first + row] = x[row];
+        if (first + row >= column) column_of_a[first + row] = x[row];
         rounded[tile::tile_at(row, column % tile::kTileRows)] = to_f16(x[row]);
       }
     }
@@ -397,7 +397,7 @@ __global__ __launch_bounds__(kCellThreads, kCellBlocks) void cells_f16(CellParam
   Cell::Products products{};
   cell.multiply(products);
   if (blockIdx.x % kHeadBlocks == 0) copy_out(record.of_key[key_head], shared.keys);
-  __syncthreads();  // keys are read: A takes their place
+  __syncthreads();  // keys are read: A overwrites them
 #pragma unroll 1
   for (int group = 0; group < kBlockHeads; ++group) cell.weigh(group, products);
   __syncthreads();  // A is written

@@ -44,8 +44,8 @@ struct CarryParams {
   const unsigned* positions;  // (rows)
   const unsigned* from_slots;  // (rows)
   const unsigned* slots;       // (rows)
-  const unsigned* kept_rows;   // (rows): 0 where no other state is kept
-  const unsigned* kept_slots;  // (rows)
+  const unsigned* snapshot_rows;   // (rows): 0 where there is no snapshot
+  const unsigned* snapshot_slots;  // (rows)
   const CellRecord* records;  // (cells)
   float* out;                 // (rows, kValueHeads, kValueDim), heads F16
 };
@@ -310,7 +310,7 @@ struct Carry {
                      [](const float2& from, float& x, float& y) { x = from.x, y = from.y; });
     }
     Scale scale;
-    const unsigned kept = params.kept_rows[first];
+    const unsigned snapshot = params.snapshot_rows[first];
     for (unsigned cell = 0; cell < run.y; ++cell) {
       const float largest = largest_of_warp<kKeyTiles>(s) * scale.back;
       auto& brought = shared.values[pair][cell % kAhead];
@@ -338,7 +338,7 @@ struct Carry {
       update(wait_for(cell), s, state, values, scale.to, handed);
       ptx::mbarrier_arrive(&brought.taken);
       give_back(cell);
-      if ((cell + 1) * kCell == kept) store(params.kept_slots[first], s, scale);
+      if ((cell + 1) * kCell == snapshot) store(params.snapshot_slots[first], s, scale);
     }
     store(params.slots[first], s, scale);
   }
@@ -525,8 +525,8 @@ struct ChunksF16 {
                             const unsigned* spans,
                             const unsigned* cells, const unsigned* runs,
                             const unsigned* positions, const unsigned* from_slots,
-                            const unsigned* slots, const unsigned* kept_rows,
-                            const unsigned* kept_slots, const unsigned* behind,
+                            const unsigned* slots, const unsigned* snapshot_rows,
+                            const unsigned* snapshot_slots, const unsigned* draft_slots,
                             unsigned char* records, float* out, unsigned state_stride, unsigned,
                             unsigned span_count, unsigned cell_count, unsigned run_count,
                             unsigned record_bytes, cudaStream_t stream) {
@@ -542,14 +542,15 @@ struct ChunksF16 {
     const cudaError_t not_prepared = launch_chained(cells_f16<Tile>, all, stream, prepared);
     if (not_prepared != cudaSuccess) return not_prepared;
     const auto* run_list = reinterpret_cast<const uint2*>(runs);
-    const CarryParams carried{qkv,       state,      state_stride, skip,      cell_list,
-                              run_list,  positions,  from_slots,   slots,     kept_rows,
-                              kept_slots, cell_records, out};
+    const CarryParams carried{qkv,            state,        state_stride, skip,  cell_list,
+                              run_list,       positions,    from_slots,   slots, snapshot_rows,
+                              snapshot_slots, cell_records, out};
     const Launch shape{run_count, kCarryThreads, sizeof(CarryStorage), Delta::kValueHeads, kSplits};
     const cudaError_t not_carried = launch_chained(carry_f16<Tile>, shape, stream, carried);
     if (not_carried != cudaSuccess) return not_carried;
     return ColumnsF32<Tile>::launch(qkv, b, a, a_log, dt_bias, skip, state, state_stride, spans,
-                                    positions, from_slots, slots, behind, out, span_count, stream);
+                                    positions, from_slots, slots, draft_slots, out, span_count,
+                                    stream);
   }
 };
 

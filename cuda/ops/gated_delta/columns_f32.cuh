@@ -49,7 +49,7 @@ struct Params {
   const unsigned* positions;  // (rows)
   const unsigned* from_slots;  // (rows)
   const unsigned* slots;       // (rows)
-  const unsigned* behind;      // (rows): state after a row that is a draft or before one
+  const unsigned* draft_slots;  // (rows): state after a row that is a draft or before one
   float* out;                 // (rows, kValueHeads, kValueDim)
 };
 
@@ -60,7 +60,7 @@ struct SharedStorage {
   float decay[kStage];
   float weight[kStage];
   float overlap[kStage];  // key . query
-  unsigned behind[kStage];
+  unsigned draft_slots[kStage];
 };
 
 __device__ inline float dot(const float4& x, const float4& y) {
@@ -143,7 +143,7 @@ struct Step {
 struct Raw {
   float4 query, key;
   float value, a, b;
-  unsigned behind;
+  unsigned draft_slot;
 
   __device__ void load(const Params& params, size_t row, int head, int split) {
     const int lane = threadIdx.x % tile::kWarpLanes;
@@ -154,7 +154,7 @@ struct Raw {
     value = from[2 * kKeys + head * Delta::kValueDim + split * kColumns + lane];
     a = params.a[row * Delta::kValueHeads + head];
     b = params.b[row * Delta::kValueHeads + head];
-    behind = params.behind[row];
+    draft_slot = params.draft_slots[row];
   }
 
   __device__ void store(SharedStorage& shared, int at, float rate, float bias) const {
@@ -167,7 +167,7 @@ struct Raw {
     shared.decay[at] = decay(rate, a, bias);
     shared.weight[at] = strength(a, b, bias);
     shared.overlap[at] = unit.overlap;
-    shared.behind[at] = behind;
+    shared.draft_slots[at] = draft_slot;
   }
 };
 
@@ -230,7 +230,7 @@ __global__ __launch_bounds__(kThreads) void columns_f32(Params params) {
         const size_t to = (row * Delta::kValueHeads + head) * Delta::kValueDim + split * kColumns;
         params.out[to + column] = result;
       }
-      if (shared.behind[at] != kNoSlot) write(shared.behind[at], s);
+      if (shared.draft_slots[at] != kNoSlot) write(shared.draft_slots[at], s);
     }
     __syncthreads();  // the stage is read
   }
@@ -244,11 +244,11 @@ struct ColumnsF32 {
                             unsigned state_stride,
                             const unsigned* spans, const unsigned* positions,
                             const unsigned* from_slots, const unsigned* slots,
-                            const unsigned* behind, float* out,
+                            const unsigned* draft_slots, float* out,
                             unsigned count, cudaStream_t stream) {
     const auto* list = reinterpret_cast<const uint2*>(spans);
     const Params params{qkv,  b,         a,          a_log, dt_bias, skip, state, state_stride,
-                        list, positions, from_slots, slots, behind,  out};
+                        list, positions, from_slots, slots, draft_slots,  out};
     const Launch shape{count, kThreads, 0, Delta::kValueHeads, kSplits};
     return launch_chained(columns_f32<Tile>, shape, stream, params);
   }

@@ -28,7 +28,7 @@ __device__ inline float growth_of(unsigned position) {
 // A block per head, 64 elements of a latent, and 64 rows.
 template <class L, class A>
 __global__ __launch_bounds__(tile::kHeadThreads) void heads(Params params) {
-  constexpr int kQuery = L::kNopeDim + A::kRotaryDim, kTurned = A::kRotaryDim;
+  constexpr int kQuery = L::kNopeDim + A::kRotaryDim, kRotated = A::kRotaryDim;
   static_assert(L::kNopeDim % tile::kHeadStep == 0 && A::kValueDim % tile::kHeadColumns == 0,
                 "heads are whole steps, latents whole blocks");
   __shared__ tile::HeadStorage shared;
@@ -45,18 +45,18 @@ __global__ __launch_bounds__(tile::kHeadThreads) void heads(Params params) {
   product.run(block.rows, given);
   product.for_each(block.rows, [&](int row, int at, float2 pair) {
     const float factor = growth(row);
-    *reinterpret_cast<float2*>(made(row) + kTurned + block.column + at) = {pair.x * factor,
+    *reinterpret_cast<float2*>(made(row) + kRotated + block.column + at) = {pair.x * factor,
                                                                            pair.y * factor};
   });
   if (blockIdx.y != 0) return;
   // Rotated elements: those of even index are stored before those of odd index.
-  for (int item = threadIdx.x; item < block.rows * kTurned / 2; item += tile::kHeadThreads) {
-    const int row = item / (kTurned / 2), pair = item % (kTurned / 2);
+  for (int item = threadIdx.x; item < block.rows * kRotated / 2; item += tile::kHeadThreads) {
+    const int row = item / (kRotated / 2), pair = item % (kRotated / 2);
     const float2 from =
         __ldcg(reinterpret_cast<const float2*>(given(row) + L::kNopeDim) + pair);
     const float factor = growth(row);
     made(row)[pair] = from.x * factor;
-    made(row)[kTurned / 2 + pair] = from.y * factor;
+    made(row)[kRotated / 2 + pair] = from.y * factor;
   }
 }
 

@@ -1,6 +1,6 @@
 // Implements: Ops::linear
 // Match:      any N and K, every weight format of the target; operands F16. A kernel knows the K of
-//             the target's matrices; rows of any other K, and those that no block has room to
+//             the target's matrices; rows of any other K, and those that no block has memory to
 //             stage, are read as they are multiplied; many rows are rounded first, or there is no
 //             `x` and they lie rounded in `operands`
 // Bound by:   few rows: HBM (the weights, once); many rows: tensor instructions
@@ -12,7 +12,7 @@
 
 #include "base/launch.cuh"
 #include "target.cuh"
-#include "tile/held.cuh"
+#include "tile/resident.cuh"
 #include "tile/math.cuh"
 #include "tile/split.cuh"
 
@@ -72,25 +72,26 @@ __global__ __launch_bounds__(Shape::kThreads, tile::kResidentBlocks<Shape>) void
   }
 }
 
-// Product of rows held in registers: `groups` of 8 * kTiles rows are neighbours in the grid, so
+// Product of rows resident in registers: `groups` of 8 * kTiles rows are neighbours in the grid, so
 // that blocks with the same weights run together.
 template <tile::Storage kStorage, int kK, int kTiles, class Put>
-__global__ __launch_bounds__(tile::HeldShape::kThreads, 1) void held(Params params, int groups) {
+__global__ __launch_bounds__(tile::ResidentShape::kThreads, 1) void resident(Params params,
+                                                                             int groups) {
   constexpr int kRows = kTiles * tile::kTileRows;
   using W = tile::Matrix<kStorage>;
-  auto& shared = *reinterpret_cast<tile::HeldStorage<kRows>*>(dynamic_shared);
+  auto& shared = *reinterpret_cast<tile::ResidentStorage<kRows>*>(dynamic_shared);
   ptx::griddepcontrol_launch_dependents();
   const int block = blockIdx.x / groups, blocks = gridDim.x / groups;
   const int first = blockIdx.x % groups * kRows, rows = min(params.rows - first, kRows);
   const auto share = tile::Share::of(tile::panels_of(params.n), block, blocks);
-  tile::Held<kStorage, kK, kTiles, tile::Panels> stage(
+  tile::Resident<kStorage, kK, kTiles, tile::Panels> stage(
       shared.stream, {params.weight, params.n, share.first}, share.count);
   stage.prefetch();
   ptx::griddepcontrol_wait();  // the weights depend on nothing; everything below does
   const float* x = params.x + static_cast<size_t>(first) * kK;
   // Rows loaded together: in F32 they take twice the registers, too many on a GB10 for all.
   constexpr int kTogether = tile::kLargeSm ? 64 : 16;
-  stage.template hold<kTogether>(rows, [&](int row, int column) {
+  stage.template load_rows<kTogether>(rows, [&](int row, int column) {
     float octet[8];
     tile::load_octet(x + static_cast<size_t>(row) * kK + column, octet);
     return tile::encode(octet);
@@ -156,7 +157,7 @@ inline constexpr unsigned kGroupBytes = 8 << 20;
 
 // Position of a block: panels in `x`, and tile of rows in `y`, of `tile_bytes`. Blocks start in the
 // order of their numbers.
-__device__ inline uint2 place_in_groups(unsigned tile_bytes) {
+__device__ inline uint2 block_in_groups(unsigned tile_bytes) {
   const unsigned tiles = max(kGroupBytes / tile_bytes, 1u), of_group = gridDim.x * tiles;
   const unsigned block = blockIdx.y * gridDim.x + blockIdx.x;
   const unsigned first = block / of_group * tiles, in_group = block % of_group;
@@ -171,8 +172,8 @@ __global__ __launch_bounds__(tile::Tiled<kStorage>::kThreads, 2) void tiled(Para
   auto& shared = *reinterpret_cast<typename Stage::SharedStorage*>(dynamic_shared);
   ptx::griddepcontrol_launch_dependents();
   const tile::Matrix<kStorage> w{params.weight, params.n, params.k};
-  const uint2 place = place_in_groups(Stage::kRows * params.k * sizeof(f16));
-  const int first = static_cast<int>(place.y) * Stage::kRows;
+  const uint2 block = block_in_groups(Stage::kRows * params.k * sizeof(f16));
+  const int first = static_cast<int>(block.y) * Stage::kRows;
   const auto x = [&](int row) {
     return rounded + static_cast<size_t>(min(first + row, params.rows - 1)) * params.k;
   };
@@ -181,7 +182,7 @@ __global__ __launch_bounds__(tile::Tiled<kStorage>::kThreads, 2) void tiled(Para
     float* out = params.out + static_cast<size_t>(first) * params.n;
     if (first + row < params.rows) Sink<kStorage, Put>{w, out}(panel, g, row, low, high);
   };
-  Stage stage(w, static_cast<int>(place.x));
+  Stage stage(w, static_cast<int>(block.x));
   stage.prefetch(shared);
   ptx::griddepcontrol_wait();  // the weights depend on nothing; everything below does
   stage.template run_tile<false>(Stage::kTiles, x, sink, shared);
@@ -270,16 +271,16 @@ struct PanelsF16 {
       return narrow ? streamed<kStorage, kK, Narrow>(params, stream)
                     : streamed<kStorage, kK, Wide>(params, stream);
     } else {
-      const auto has_room = [&](int rows) { return params.rows <= rows; };
-      if (narrow && has_room(tile::staged_rows<Narrow>(kK, tile::kTileRows))) {
+      const auto fits = [&](int rows) { return params.rows <= rows; };
+      if (narrow && fits(tile::staged_rows<Narrow>(kK, tile::kTileRows))) {
         return streamed<kStorage, kK, Narrow>(params, stream);
       }
       if constexpr (!tile::is_tight(kStorage, kK)) {
-        if (has_room(tile::staged_rows<Wide>(kK, tile::kTileRows))) {
+        if (fits(tile::staged_rows<Wide>(kK, tile::kTileRows))) {
           return streamed<kStorage, kK, Wide>(params, stream);
         }
       }
-      if (has_room(tile::staged_rows<Shorter<Wide>>(kK, tile::kTileRows))) {
+      if (fits(tile::staged_rows<Shorter<Wide>>(kK, tile::kTileRows))) {
         return streamed<kStorage, kK, Shorter<Wide>>(params, stream);
       }
       return few<kStorage, 1>(params, stream);
@@ -306,13 +307,13 @@ struct PanelsF16 {
   }
 
   template <tile::Storage kStorage, int kK, int kTiles>
-  static cudaError_t tiles_held(const Params& params, cudaStream_t stream) {
+  static cudaError_t tiles_resident(const Params& params, cudaStream_t stream) {
     constexpr int kRows = kTiles * tile::kTileRows;
     const unsigned groups = blocks_for(params.rows, kRows);
-    static_assert(kFits<sizeof(tile::HeldStorage<kRows>)>);
-    const Launch shape{target::SMS / groups * groups, tile::HeldShape::kThreads,
-                       sizeof(tile::HeldStorage<kRows>)};
-    return launch_chained(held<kStorage, kK, kTiles, Put>, shape, stream, params,
+    static_assert(kFits<sizeof(tile::ResidentStorage<kRows>)>);
+    const Launch shape{target::SMS / groups * groups, tile::ResidentShape::kThreads,
+                       sizeof(tile::ResidentStorage<kRows>)};
+    return launch_chained(resident<kStorage, kK, kTiles, Put>, shape, stream, params,
                           static_cast<int>(groups));
   }
 
@@ -321,8 +322,8 @@ struct PanelsF16 {
   // to the residual; on large SMs their K is split, as their panels are few for so many SMs.
   static constexpr bool kStores = std::is_same_v<Put, tile::Stores>;
   template <int kK>
-  static constexpr bool kHeld =
-      tile::holds(kK) && (kStores ? kK == target::HIDDEN : !tile::kLargeSm);
+  static constexpr bool kResident =
+      tile::fits_registers(kK) && (kStores ? kK == target::HIDDEN : !tile::kLargeSm);
   // Whether K may be split: in BF16, two blocks that split K do not fit on an SM.
   template <tile::Storage kStorage, int kK>
   static constexpr bool kSplit = tile::kLargeSm && kStorage != tile::Storage::f16 && !kStores &&
@@ -332,11 +333,11 @@ struct PanelsF16 {
 
   // Kernels for products of many panels.
   template <tile::Storage kStorage, int kK>
-  static cudaError_t rows_held(const Params& params, cudaStream_t stream) {
-    constexpr int kTiles = tile::held_tiles(kK), kFewTiles = tile::few_held_tiles(kK);
+  static cudaError_t rows_resident(const Params& params, cudaStream_t stream) {
+    constexpr int kTiles = tile::resident_tiles(kK), kFewTiles = tile::few_resident_tiles(kK);
     return params.rows <= kFewTiles * tile::kTileRows
-               ? tiles_held<kStorage, kK, kFewTiles>(params, stream)
-               : tiles_held<kStorage, kK, kTiles>(params, stream);
+               ? tiles_resident<kStorage, kK, kFewTiles>(params, stream)
+               : tiles_resident<kStorage, kK, kTiles>(params, stream);
   }
 
   template <tile::Storage kStorage, int kK, int kRowTiles>
@@ -356,20 +357,20 @@ struct PanelsF16 {
                : segments_split<kStorage, kK, kSplitTiles>(params, stream);
   }
 
-  // Launches more rows than a tile, for a K of the target's matrices, with rows held or K split;
-  // `result` gets the launch's error. K is split if panels are so few that all clusters of a tile
-  // of rows run at once.
+  // Launches more rows than a tile, for a K of the target's matrices, with rows resident or K
+  // split; `result` gets the launch's error. K is split if panels are so few that all clusters of a
+  // tile of rows run at once.
   template <tile::Storage kStorage, int... kWidths>
   static bool of_width(const Params& params, target::Widths<kWidths...>, cudaError_t& result,
                        cudaStream_t stream) {
     const int panels = tile::panels_of(params.n);
-    const bool holds = params.rows <= tile::kHeldRowsMax && panels > kFewPanels;
+    const bool fits = params.rows <= tile::kResidentRowsMax && panels > kFewPanels;
     const auto is = [&](auto width) {
       constexpr int kK = decltype(width)::value;
       if (params.k != kK) return false;
-      if constexpr (kHeld<kK> && tile::Matrix<kStorage>::has(kK)) {
-        if (holds) {
-          result = rows_held<kStorage, kK>(params, stream);
+      if constexpr (kResident<kK> && tile::Matrix<kStorage>::has(kK)) {
+        if (fits) {
+          result = rows_resident<kStorage, kK>(params, stream);
           return true;
         }
       }

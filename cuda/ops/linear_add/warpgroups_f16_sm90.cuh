@@ -102,7 +102,7 @@ cudaError_t multiply_split(const Params& params, const tile::Operands<kStorage>&
                         static_cast<int>(tiles));
 }
 
-// Most blocks of columns in a segment with which sums of more than `kTurnRowsMax` rows are joined.
+// Most column blocks of a segment with which sums of over `kBufferedRowsMax` rows are joined.
 inline constexpr int kJoinedBlocksMax = 8;
 
 // Launches rows that are operands already.
@@ -110,15 +110,15 @@ template <tile::Storage kStorage, int kK>
 cudaError_t multiply(const Params& params, const tile::Operands<kStorage>& x,
                      cudaStream_t stream) {
   if constexpr (tile::segments(kK) > 1) {
-    using tile::kFewTurnRowsMax, tile::kTurnRowsMax;
-    if (params.rows <= kFewTurnRowsMax) {
-      return multiply_split<kStorage, kK, kFewTurnRowsMax>(params, x, stream);
+    using tile::kFewBufferedRowsMax, tile::kBufferedRowsMax;
+    if (params.rows <= kFewBufferedRowsMax) {
+      return multiply_split<kStorage, kK, kFewBufferedRowsMax>(params, x, stream);
     }
-    if (params.rows <= kTurnRowsMax) {
-      return multiply_split<kStorage, kK, kTurnRowsMax>(params, x, stream);
+    if (params.rows <= kBufferedRowsMax) {
+      return multiply_split<kStorage, kK, kBufferedRowsMax>(params, x, stream);
     }
   }
-  // Results are as wide as the residual, so tiles that are too many for one turn are so in every
+  // Results are as wide as the residual, so tiles that are too many for one wave are so in every
   // product. E2M1 and segments of many blocks leave no registers to join sums of so many rows.
   constexpr int kBlocks = kK / tile::segments(kK) / tile::kBlockColumns;
   if constexpr (tile::bits_of(kStorage) > 4 && kBlocks <= kJoinedBlocksMax &&

@@ -7,10 +7,10 @@
 
 namespace atlas::lm_head {
 
-// Most rows for which weights are streamed: as many as a block has room for.
+// Most rows for which weights are streamed: as many as fit a block.
 inline constexpr int kFewRowsMax = tile::normed_rows_max();
 
-// `kWhole`: whole panels a warp. `kIds` is a constant: registers have no room for it.
+// `kWhole`: whole panels a warp. `kIds` is a constant: there is no register left for it.
 template <tile::Storage kStorage, class Shape, bool kWhole, unsigned kIds>
 __global__ __launch_bounds__(Shape::kThreads, tile::kResidentBlocks<Shape>) void few(
     const __grid_constant__ Params params) {
@@ -46,10 +46,10 @@ __global__ __launch_bounds__(Shape::kThreads, tile::kResidentBlocks<Shape>) void
 template <tile::Storage kStorage, class Shape>
 cudaError_t launch_shape(const Params& params, cudaStream_t stream) {
   // A waiting block leaves an SM to the blocks that it waits for.
-  const cudaError_t refused = room_for_waiting(params.rows + 1);
+  const cudaError_t refused = require_coresident(params.rows + 1);
   if (refused != cudaSuccess) return refused;
   using Storage = tile::NormedStorage<Shape>;
-  static_assert(sizeof(Storage) >= sizeof(top_k::RowStorage), "there is room to rank");
+  static_assert(sizeof(Storage) >= sizeof(top_k::RowStorage), "there is memory to rank");
   const Launch shape{top_k::kChunks, Shape::kThreads, Storage::bytes(params.rows)};
   constexpr bool kWhole = tile::wants_whole<Shape>(top_k::kPanels);
   if (params.ids.count == VOCAB) {

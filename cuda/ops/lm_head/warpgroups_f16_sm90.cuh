@@ -1,11 +1,11 @@
 // Implements: Ops::lm_head
 // Match:      up to 64 rows, the head in any weight format; operands F16
 // Bound by:   HBM (the weights, once)
-// Sync:       rows that blocks hold: as `held_f16`; more: chained launches that norm rows into
+// Sync:       rows that blocks hold: as `resident_f16`; more: chained launches that norm rows into
 //             operands, multiply in clusters and rank as `top_k`
 #pragma once
 
-#include "ops/lm_head/held_f16.cuh"
+#include "ops/lm_head/resident_f16.cuh"
 #include "tile/normed_operands_sm90.cuh"
 
 namespace atlas::lm_head {
@@ -40,8 +40,8 @@ __launch_bounds__(tile::kWarpgroupThreads, 1) void split_product(
       .run(tiles, JoinsLogits<kStorage>{{}, params.ids.count});
 }
 
-// Most times that weights are read for blocks of rows held in registers.
-inline constexpr int kHeldReads = 2;
+// Most times that weights are read for blocks of rows resident in registers.
+inline constexpr int kResidentReads = 2;
 
 // Launches rows of more blocks, with weights read once.
 template <tile::Storage kStorage>
@@ -55,10 +55,11 @@ cudaError_t launch_many(const Params& params, unsigned char* operands, cudaStrea
   const unsigned tiles = tile::panel_tiles(params.ids.count);
   const Launch shape{tile::cluster_blocks(tiles, tile::segments(HIDDEN)), tile::kWarpgroupThreads,
                      tile::kWarpgroupBytes};
-  using tile::kFewTurnRowsMax, tile::kTurnRowsMax;
-  failed = params.rows <= kFewTurnRowsMax
-               ? launch_chained(split_product<kStorage, kFewTurnRowsMax>, shape, stream, params, x)
-               : launch_chained(split_product<kStorage, kTurnRowsMax>, shape, stream, params, x);
+  using tile::kFewBufferedRowsMax, tile::kBufferedRowsMax;
+  const auto kernel = params.rows <= kFewBufferedRowsMax
+                          ? split_product<kStorage, kFewBufferedRowsMax>
+                          : split_product<kStorage, kBufferedRowsMax>;
+  failed = launch_chained(kernel, shape, stream, params, x);
   if (failed != cudaSuccess) return failed;
   return static_cast<cudaError_t>(atlas_top_k(params.logits, params.orders, params.sums,
                                               params.ranked, static_cast<unsigned>(params.rows),
@@ -75,11 +76,11 @@ struct Many {
   static cudaError_t launch(const Params& params, unsigned char* operands, unsigned* arrived,
                             cudaStream_t stream) {
     if constexpr (kHas<kStorage>) {
-      if (params.rows > kHeldReads * tile::held_rows(HIDDEN)) {
+      if (params.rows > kResidentReads * tile::resident_rows(HIDDEN)) {
         return launch_many<kStorage>(params, operands, stream);
       }
     }
-    return launch_held<kStorage>(params, {reinterpret_cast<f16*>(operands), arrived}, stream);
+    return launch_resident<kStorage>(params, {reinterpret_cast<f16*>(operands), arrived}, stream);
   }
 };
 

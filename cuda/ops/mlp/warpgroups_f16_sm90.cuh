@@ -3,7 +3,7 @@
 // Bound by:   few rows: as these; many rows: tensor instructions
 // Sync:       few rows: as these; many, of one weight format: three chained launches that norm rows
 //             into operands, make activations of them as operands, and multiply these; clusters
-//             share the tiles of few rows that whole turns of all SMs leave, in a launch beside
+//             share the tiles of few rows that whole waves of all SMs leave, in a launch beside
 #pragma once
 
 #include "ops/linear_add/warpgroups_f16_sm90.cuh"
@@ -17,8 +17,8 @@ namespace atlas::mlp {
 using linear::dynamic_shared;
 using target::HIDDEN;
 
-// Fewest rows that are multiplied in tiles. `norm_linear` alone is as fast for more rows, held in
-// registers, but then gates, ups and activations go through memory.
+// Fewest rows that are multiplied in tiles. `norm_linear` alone is as fast for more rows, resident
+// in registers, but then gates, ups and activations go through memory.
 inline constexpr int kManyRowsMin = tile::kOperandRows + 1;
 
 struct Params {
@@ -86,7 +86,7 @@ template <class M>
 inline constexpr int kLeft = kTiles<M> % target::SMS;
 
 // Whether clusters split K of the tiles that are left, all at once: so few would take as long as a
-// whole turn of all SMs.
+// whole wave of all SMs.
 template <class M>
 inline constexpr bool kSplits = tile::segments(HIDDEN) > 1 && kLeft<M> > 0 &&
                                 kLeft<M> < kTiles<M> &&
@@ -115,8 +115,8 @@ __launch_bounds__(tile::kWarpgroupThreads, 1) void activate_left(Params params,
 template <class M, tile::Storage kStorage>
 cudaError_t activate_all(const Params& params, const tile::Operands<kStorage>& x,
                          const tile::Operands<kStorage>& act, cudaStream_t stream) {
-  using tile::kFewTurnRowsMax, tile::kTurnRowsMax;
-  const bool splits = kSplits<M> && params.rows <= kTurnRowsMax;
+  using tile::kFewBufferedRowsMax, tile::kBufferedRowsMax;
+  const bool splits = kSplits<M> && params.rows <= kBufferedRowsMax;
   const unsigned whole = kTiles<M> - (splits ? kLeft<M> : 0);
   const cudaError_t failed = tile::launch_tiles<kStorage, HIDDEN>(
       [](auto most) { return activate<M, kStorage, most>; }, whole, params.rows,
@@ -125,9 +125,9 @@ cudaError_t activate_all(const Params& params, const tile::Operands<kStorage>& x
     if (failed != cudaSuccess || !splits) return failed;
     constexpr unsigned kBlocks = kLeft<M> * tile::segments(HIDDEN);
     const Launch shape{kBlocks, tile::kWarpgroupThreads, tile::kWarpgroupBytes};
-    const auto left = params.rows <= kFewTurnRowsMax
-                          ? activate_left<M, kStorage, kFewTurnRowsMax>
-                          : activate_left<M, kStorage, kTurnRowsMax>;
+    const auto left = params.rows <= kFewBufferedRowsMax
+                          ? activate_left<M, kStorage, kFewBufferedRowsMax>
+                          : activate_left<M, kStorage, kBufferedRowsMax>;
     return launch_chained(left, shape, stream, params, x, act);
   }
   return failed;

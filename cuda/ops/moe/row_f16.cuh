@@ -17,7 +17,7 @@
 namespace atlas::moe {
 
 using route::kHasShared;
-using route::kTurns;
+using route::kAssigned;
 using experts::kWidth;
 using target::shapes::Experts;
 
@@ -35,7 +35,7 @@ struct Params {
   const float* per_expert;       // (kCount), null without such numbers
   const unsigned char* gate_up;  // (kCount + 1) matrices of (kInner, kWidth)
   const unsigned char* down;     // (kCount + 1) matrices of (kWidth, kIntermediate)
-  f16* act;                      // (rows, kTurns, kIntermediate)
+  f16* act;                      // (rows, kAssigned, kIntermediate)
   float* residual;               // (rows, kWidth), or sums that are latents
 
   // Parameters of this block's row.
@@ -46,7 +46,7 @@ struct Params {
             per_expert,
             gate_up,
             down,
-            act + row * kTurns * Experts::kIntermediate,
+            act + row * kAssigned * Experts::kIntermediate,
             residual + row * kWidth};
   }
 };
@@ -54,8 +54,8 @@ struct Params {
 // The experts of a row and their weights, the shared one last, chosen by one warp with the
 // arithmetic of `route`.
 struct Chosen {
-  int expert[kTurns];
-  float weight[kTurns];
+  int expert[kAssigned];
+  float weight[kAssigned];
 
   // Chooses the experts, in the first warp; a barrier must follow.
   template <bool kWeights>
@@ -64,22 +64,22 @@ struct Chosen {
     const int lane = threadIdx.x;
     int chosen[1];
     route::best<1>(logits, 0, per_expert, chosen);
-    if (lane < kTurns) expert[lane] = chosen[0];
+    if (lane < kAssigned) expert[lane] = chosen[0];
     if constexpr (kWeights) {
       const float of_expert = route::weight_of(logits, per_expert, chosen[0]);
-      if (lane < kTurns) weight[lane] = of_expert;
+      if (lane < kAssigned) weight[lane] = of_expert;
     }
   }
 };
 
-static_assert(kTurns <= tile::kWarpLanes, "a lane keeps a chosen expert");
+static_assert(kAssigned <= tile::kWarpLanes, "a lane keeps a chosen expert");
 
 // A block's panels of gate and up: some of the shared expert, whose weights need no choice, then
-// some of the chosen ones, by turn. The first blocks have one more panel of chosen experts, the
+// some of the chosen ones, by rank. The first blocks have one more panel of chosen experts, the
 // last ones one more of the shared one.
 struct GateUpUnits {
   static constexpr int kPanels = tile::panels_of(kInner);
-  static constexpr int kUnits = kTurns * kPanels;
+  static constexpr int kUnits = kAssigned * kPanels;
 
   const unsigned char* base;
   size_t bytes;  // of a matrix
@@ -96,7 +96,7 @@ struct GateUpUnits {
 
   __device__ int count() const { return shared.count + chosen.count; }
 
-  // Number of a unit's panel among those of all turns.
+  // Number of a unit's panel among those of all experts.
   __device__ int panel(int unit) const {
     return unit < shared.count ? Experts::kPerToken * kPanels + shared.first + unit
                                : chosen.first + unit - shared.count;
@@ -138,7 +138,7 @@ gate_up(Params all) {
   __syncthreads();  // the choice is complete, the row staged
   stage.ask_first(slot);
   const auto sink = [&](int unit, int g, int, float gate, float up) {
-    // Activations of a turn are stored side by side, like its panels.
+    // Activations of an expert are stored side by side, like its panels.
     f16* to = params.act + units.panel(unit) * experts::kPanelActivations;
     experts::activate(g, gate, up, [&](int column, float value) { to[column] = to_f16(value); });
   };
@@ -146,20 +146,20 @@ gate_up(Params all) {
 }
 
 // Second product: a block has a panel of the result for all experts: a warp per segment, and as
-// many turns at once as warps are left for.
+// many experts at once as warps are left for.
 template <tile::Storage kStorage>
 struct Down {
   using W = tile::Matrix<kStorage>;
   static constexpr int kSegments = tile::segments(Experts::kIntermediate);
   static constexpr int kAtOnce = tile::kPanelWarps / kSegments;
-  static constexpr int kRounds = (kTurns + kAtOnce - 1) / kAtOnce;
+  static constexpr int kRounds = (kAssigned + kAtOnce - 1) / kAtOnce;
   static constexpr int kGroups = Experts::kIntermediate / W::kGroup / kSegments;
   static constexpr int kPitch = tile::StagedRows<tile::Narrow>::pitch_of(Experts::kIntermediate);
 
   struct SharedStorage {
     Chosen chosen;
-    float sum[kTurns][kSegments][tile::kPanelRows];
-    alignas(16) f16 act[kTurns][kPitch];
+    float sum[kAssigned][kSegments][tile::kPanelRows];
+    alignas(16) f16 act[kAssigned][kPitch];
   };
 
   const Params& params;
@@ -167,22 +167,22 @@ struct Down {
   const int segment = threadIdx.x / tile::kWarpLanes % kSegments;
   const int begin = threadIdx.x / tile::kWarpLanes / kSegments;
   typename W::Fragment part[kRounds][kGroups];
-  tile::Affine of[kTurns];  // of the row that this thread adds
+  tile::Affine of[kAssigned];  // of the row that this thread adds
 
-  __device__ W matrix(int turn) const {
-    return {params.down + shared.chosen.expert[turn] * W::bytes(kWidth, Experts::kIntermediate),
+  __device__ W matrix(int rank) const {
+    return {params.down + shared.chosen.expert[rank] * W::bytes(kWidth, Experts::kIntermediate),
             kWidth, Experts::kIntermediate};
   }
 
   __device__ void ask() {
     const int row = blockIdx.x * tile::kPanelRows + threadIdx.x % tile::kPanelRows;
 #pragma unroll
-    for (int turn = 0; turn < kTurns; ++turn) of[turn] = matrix(turn).affine(row);
+    for (int rank = 0; rank < kAssigned; ++rank) of[rank] = matrix(rank).affine(row);
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
-      const int turn = begin + round * kAtOnce;
-      if (turn >= kTurns) break;
-      const W w = matrix(turn);
+      const int rank = begin + round * kAtOnce;
+      if (rank >= kAssigned) break;
+      const W w = matrix(rank);
 #pragma unroll
       for (int group = 0; group < kGroups; ++group) {
         part[round][group] = w.load(blockIdx.x, segment * kGroups + group);
@@ -193,19 +193,19 @@ struct Down {
   // Stages the rows' activations; all loads are started before the first is waited for.
   __device__ void bring() {
     constexpr int kVectors = Experts::kIntermediate * sizeof(f16) / kVectorBytes;
-    constexpr int kMine = (kTurns * kVectors + kThreads - 1) / kThreads;
+    constexpr int kMine = (kAssigned * kVectors + kThreads - 1) / kThreads;
     uint4 mine[kMine];
 #pragma unroll
     for (int i = 0; i < kMine; ++i) {
       const int item = threadIdx.x + i * kThreads;
-      if (item < kTurns * kVectors) {
+      if (item < kAssigned * kVectors) {
         mine[i] = __ldcg(reinterpret_cast<const uint4*>(params.act) + item);
       }
     }
 #pragma unroll
     for (int i = 0; i < kMine; ++i) {
       const int item = threadIdx.x + i * kThreads;
-      if (item >= kTurns * kVectors) break;
+      if (item >= kAssigned * kVectors) break;
       reinterpret_cast<uint4*>(shared.act[item / kVectors])[item % kVectors] = mine[i];
     }
   }
@@ -214,8 +214,8 @@ struct Down {
     const int lane = threadIdx.x % tile::kWarpLanes, g = lane / 4, q = lane % 4;
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
-      const int turn = begin + round * kAtOnce;
-      if (turn >= kTurns) break;
+      const int rank = begin + round * kAtOnce;
+      if (rank >= kAssigned) break;
       float sum[4] = {}, chain[4] = {};
 #pragma unroll
       for (int group = 0; group < kGroups; ++group) {
@@ -225,7 +225,7 @@ struct Down {
           unsigned first[4], second[4];
           W::decode(part[round][group], octet, first, second);
           // Columns of an instruction without a row use the first row; their sums are dropped.
-          const uint4 b = *reinterpret_cast<const uint4*>(shared.act[turn] + column + octet * 8);
+          const uint4 b = *reinterpret_cast<const uint4*>(shared.act[rank] + column + octet * 8);
           float(&to)[4] = W::kBlockFactors ? chain : sum;
           ptx::mma_f16(to, first, b.x, b.y);
           ptx::mma_f16(to, second, b.z, b.w);
@@ -236,26 +236,26 @@ struct Down {
         }
       }
       if (q == 0) {
-        shared.sum[turn][segment][g] = sum[0];
-        shared.sum[turn][segment][g + 8] = sum[2];
+        shared.sum[rank][segment][g] = sum[0];
+        shared.sum[rank][segment][g + 8] = sum[2];
       }
     }
   }
 
-  __device__ float part_of(int turn, float y) const {
-    return experts::as_part(experts::result(of[turn], y));
+  __device__ float part_of(int rank, float y) const {
+    return experts::as_part(experts::result(of[rank], y));
   }
 
-  // Adds the row's results over its experts, in the order of the turns.
+  // Adds the row's results over its experts, in the order of their ranks.
   __device__ void add() const {
     if (threadIdx.x >= tile::kPanelRows) return;
     const int row = blockIdx.x * tile::kPanelRows + threadIdx.x;
     float total = 0.0f;
 #pragma unroll
-    for (int turn = 0; turn < kTurns; ++turn) {
+    for (int rank = 0; rank < kAssigned; ++rank) {
       float y = 0.0f;
-      for (int s = 0; s < kSegments; ++s) y += shared.sum[turn][s][threadIdx.x];
-      total = fmaf(shared.chosen.weight[turn], part_of(turn, y), total);
+      for (int s = 0; s < kSegments; ++s) y += shared.sum[rank][s][threadIdx.x];
+      total = fmaf(shared.chosen.weight[rank], part_of(rank, y), total);
     }
     params.residual[row] = experts::onto(params.residual[row], total);
   }

@@ -1,6 +1,6 @@
 // Implements: Ops::moe for up to 128 rows, 64 where an SM has little shared memory
 // Match:      experts of one weight format and shape, the shared one last, if any; operands F16.
-//             Rows of experts so wide or many that no block has room for its part go as `route`
+//             Rows of experts so wide or many that no block has memory for its part go as `route`
 //             and `experts`
 // Bound by:   HBM (the weights of the experts chosen, once); NVFP4 of many rows: instructions
 // Sync:       one row, or a few of small experts: as `row_f16`; more: two chained launches, both
@@ -26,15 +26,15 @@ namespace atlas::moe {
 inline constexpr int kRowsMax = target::MOE_ROWS;
 inline constexpr int kListWords = (kRowsMax + 31) / 32;
 inline constexpr int kExperts = Experts::kCount + kHasShared;
-inline constexpr int kTurnsMax = kRowsMax * kTurns;
-inline constexpr int kVisitedMax = kTurnsMax < kExperts ? kTurnsMax : kExperts;
-inline constexpr int kTilesMax = (kTurnsMax - kVisitedMax) / tile::kTileRows + kVisitedMax;
+inline constexpr int kAssignmentsMax = kRowsMax * kAssigned;
+inline constexpr int kVisitedMax = kAssignmentsMax < kExperts ? kAssignmentsMax : kExperts;
+inline constexpr int kTilesMax = (kAssignmentsMax - kVisitedMax) / tile::kTileRows + kVisitedMax;
 // Blocks of the products, one an SM.
 inline constexpr int kBlocks = target::SMS;
-// Most places of a tile.
-inline constexpr int kTilePlaces = kRowsMax < tile::kTileRows ? kRowsMax : tile::kTileRows;
-// Most places of the tiles that a block has panels of.
-inline constexpr int kHeldRows = ((kTilesMax + kBlocks - 1) / kBlocks + 1) * kTilePlaces;
+// Most rows of a tile.
+inline constexpr int kTileRowsMost = kRowsMax < tile::kTileRows ? kRowsMax : tile::kTileRows;
+// Most rows of the tiles that a block has panels of.
+inline constexpr int kResidentRows = ((kTilesMax + kBlocks - 1) / kBlocks + 1) * kTileRowsMost;
 inline constexpr int kSumThreads = 256;
 // Blocks that sum a row; some only reset their share of `relay`.
 inline constexpr int kSumBlocks = 2;
@@ -59,34 +59,34 @@ struct RowsParams {
   const float* per_expert;       // (kCount), null without such numbers
   const unsigned char* gate_up;  // (kCount + 1) matrices of (kInner, kWidth)
   const unsigned char* down;     // (kCount + 1) matrices of (kWidth, kIntermediate)
-  float* relay;                  // (kRowsMax + 1, kTurns, kIntermediate), choices in the last
-  f16x2* y;                      // (rows, kTurns, experts::kPairs)
+  float* relay;                  // (kRowsMax + 1, kAssigned, kIntermediate), choices in the last
+  f16x2* y;                      // (rows, kAssigned, experts::kPairs)
   float* residual;               // (rows, kWidth), or sums that are latents
   int rows;
 
   // Choices of all rows, (kRowsMax, kChoiceWords).
   __device__ unsigned* choices() const {
-    constexpr size_t kActivations = size_t{kRowsMax} * kTurns * Experts::kIntermediate;
+    constexpr size_t kActivations = size_t{kRowsMax} * kAssigned * Experts::kIntermediate;
     return reinterpret_cast<unsigned*>(relay + kActivations);
   }
 };
 
-static_assert(kRowsMax * kChoiceWords <= kTurns * Experts::kIntermediate, "choices fit a row");
+static_assert(kRowsMax * kChoiceWords <= kAssigned * Experts::kIntermediate, "choices fit a row");
 static_assert(Experts::kPerToken % 2 == 0 && Experts::kCount < 0xffff,
               "no two experts are `kNotYet`");
 
-// An expert and its places from `first` on, each the turn of a row at one of its experts.
+// An expert and its sorted rows from `first` on, one for each row that is assigned to it.
 struct Tile {
   unsigned short expert;
   unsigned short first;
-  unsigned short places;
+  unsigned short rows;
 };
 
 struct Plan {
   unsigned rows_of[kExperts][kListWords];  // a bit a row
-  unsigned short first[kExperts];          // place
-  unsigned short expert_of[kTurnsMax];     // (row, rank)
-  unsigned short turn_of[kTurnsMax];       // place -> (row, rank)
+  unsigned short first[kExperts];                 // sorted row
+  unsigned short expert_of[kAssignmentsMax];      // (row, rank)
+  unsigned short assignment_of[kAssignmentsMax];  // sorted row -> (row, rank)
   Tile tile[kTilesMax];
   int tiles;
   unsigned sums[tile::kWarpLanes];
@@ -118,14 +118,14 @@ struct Plan {
                        chosen);
 #pragma unroll
     for (int i = 0; i < kRows; ++i, row += apart) {
-      if (row >= rows || lane >= kTurns) break;
-      expert_of[row * kTurns + lane] = chosen[i];
+      if (row >= rows || lane >= kAssigned) break;
+      expert_of[row * kAssigned + lane] = chosen[i];
       if (lane < Experts::kPerToken) atomicOr(&rows_of[chosen[i]][row / 32], 1u << row % 32);
     }
   }
 
   // Chooses for a row, and passes the choice to all blocks; one warp.
-  __device__ static void tell(const RowsParams& params, int row) {
+  __device__ static void announce(const RowsParams& params, int row) {
     const unsigned lane = threadIdx.x % tile::kWarpLanes;
     int chosen[1];
     route::best<1>(params.logits + size_t{route::kLogits} * row, 0, params.per_expert, chosen);
@@ -136,7 +136,7 @@ struct Plan {
   }
 
   // Adds all rows, as blocks have chosen for them.
-  __device__ void add_told(const RowsParams& params) {
+  __device__ void add_announced(const RowsParams& params) {
     const unsigned* choices = params.choices();
     for (int item = threadIdx.x; item < params.rows * kChoiceWords;
          item += tile::Wide::kThreads) {
@@ -144,7 +144,7 @@ struct Plan {
       while (two == kNotYet) two = ptx::load_relaxed(choices + item);
       const int row = item / kChoiceWords, rank = item % kChoiceWords * 2;
       const unsigned bit = 1u << row % 32, low = two & 0xffffu, high = two >> 16;
-      unsigned short* of_row = expert_of + row * kTurns;
+      unsigned short* of_row = expert_of + row * kAssigned;
       of_row[rank] = low, of_row[rank + 1] = high;
       if (kHasShared && rank == 0) of_row[Experts::kPerToken] = Experts::kCount;
       atomicOr(&rows_of[low][row / 32], bit);
@@ -163,36 +163,36 @@ struct Plan {
   __device__ void make_tiles() {
     constexpr int kEach = (kExperts + tile::Wide::kThreads - 1) / tile::Wide::kThreads;
     const int begin = threadIdx.x * kEach, end = min(begin + kEach, kExperts);
-    unsigned both = 0;  // places, and tiles in the upper half
+    unsigned both = 0;  // rows, and tiles in the upper half
     for (int e = begin; e < end; ++e) {
-      const unsigned places = count(e);
-      both += places + ((places + tile::kTileRows - 1) / tile::kTileRows << 16);
+      const unsigned own = count(e);
+      both += own + ((own + tile::kTileRows - 1) / tile::kTileRows << 16);
     }
     both = experts::before(both, sums);
-    int at = static_cast<int>(both >> 16), place = static_cast<int>(both & 0xffffu);
+    int at = static_cast<int>(both >> 16), sorted = static_cast<int>(both & 0xffffu);
     for (int e = begin; e < end; ++e) {
-      const int places = count(e);
-      first[e] = place;
-      for (int done = 0; done < places; done += tile::kTileRows) {
-        const int here = min(places - done, tile::kTileRows);
-        tile[at++] = {static_cast<unsigned short>(e), static_cast<unsigned short>(place + done),
+      const int own = count(e);
+      first[e] = sorted;
+      for (int done = 0; done < own; done += tile::kTileRows) {
+        const int here = min(own - done, tile::kTileRows);
+        tile[at++] = {static_cast<unsigned short>(e), static_cast<unsigned short>(sorted + done),
                       static_cast<unsigned short>(here)};
       }
-      place += places;
+      sorted += own;
       if (e == kExperts - 1) tiles = at;
     }
   }
 
-  // Gives turns places: the number of the expert's rows before a row. Between two barriers.
-  __device__ void place_turns(int rows) {
-    for (int turn = threadIdx.x; turn < rows * kTurns; turn += tile::Wide::kThreads) {
-      const int expert = expert_of[turn], row = turn / kTurns;
-      int place = first[expert];
+  // Sorts assignments by expert, then by row. Between two barriers.
+  __device__ void sort_rows(int rows) {
+    for (int at = threadIdx.x; at < rows * kAssigned; at += tile::Wide::kThreads) {
+      const int expert = expert_of[at], row = at / kAssigned;
+      int sorted = first[expert];
 #pragma unroll
       for (int word = 0; word < kListWords; ++word) {
-        place += __popc(rows_of[expert][word] & below(row, word));
+        sorted += __popc(rows_of[expert][word] & below(row, word));
       }
-      turn_of[place] = turn;
+      assignment_of[sorted] = at;
     }
   }
 };
@@ -224,7 +224,7 @@ struct TileUnits {
   }
 };
 
-// Most panels of gate and up in a round of which a warp has a segment.
+// Most panels of gate and up of which a warp multiplies a segment in one round.
 inline constexpr int kRoundPanelsMax = tile::kLargeSm ? 2 : 1;
 
 // Sums of all warps in a round; rows of a panel are padded against bank conflicts.
@@ -244,20 +244,20 @@ struct StorageOf {
   union {
     // Rows of two tiles in turn; if all rows fit a tile, the first has them.
     alignas(16) f16 x[2][tile::kTileRows][kPitch];
-    alignas(16) f16 act[kHeldRows][kActPitch];
+    alignas(16) f16 act[kResidentRows][kActPitch];
   };
   unsigned long long there;  // barrier: a round's sums of all warps, and the next tile's rows
   Plan plan;
 };
 
-// Whether a block's rows and plan leave room for a whole ring; otherwise rings have a slot less.
-inline constexpr bool kHasRoom = sizeof(StorageOf<tile::Wide>) <= target::SHARED_BYTES_PER_BLOCK;
-using ProductsShape = std::conditional_t<kHasRoom, tile::Wide, tile::Shorter<tile::Wide>>;
+// Whether a block's rows and plan leave memory for a whole ring; otherwise rings have a slot less.
+inline constexpr bool kRingFits = sizeof(StorageOf<tile::Wide>) <= target::SHARED_BYTES_PER_BLOCK;
+using ProductsShape = std::conditional_t<kRingFits, tile::Wide, tile::Shorter<tile::Wide>>;
 using ProductsStorage = StorageOf<ProductsShape>;
-// Whether a block has room for its share of the rows.
+// Whether a block has memory for its share of the rows.
 inline constexpr bool kRowsFit = sizeof(ProductsStorage) <= target::SHARED_BYTES_PER_BLOCK;
-// A leaf may choose fewer rows than this, for which there must be room.
-static_assert(kRowsFit || kRowsMax >= 64, "a block has room for so few rows");
+// A leaf may choose fewer rows than this, for which there must be memory.
+static_assert(kRowsFit || kRowsMax >= 64, "a block has memory for so few rows");
 
 // A block's share of both products.
 template <tile::Storage kStorage>
@@ -340,7 +340,7 @@ struct Products {
     down.ask(into);
   }
 
-  // Stages all rows of `x` by `threads` threads, if a tile has room for them.
+  // Stages all rows of `x` by `threads` threads, if they fit a tile.
   __device__ static void stage_all(const RowsParams& params, Shared& shared, int thread,
                                    int threads) {
     constexpr int kVectors = kWidth / 4;
@@ -354,7 +354,7 @@ struct Products {
   // Slices in which a tile's rows are loaded.
   __device__ static int slices_of(const Tile& tile) {
     constexpr int kSlice = kMine * Shape::kThreads;
-    return (tile.places * kRowVectors + kSlice - 1) / kSlice;
+    return (tile.rows * kRowVectors + kSlice - 1) / kSlice;
   }
 
   // Loads this thread's vectors of a slice of a tile's rows into registers; `put` stages them.
@@ -362,8 +362,8 @@ struct Products {
 #pragma unroll
     for (int i = 0; i < kMine; ++i) {
       const int item = threadIdx.x + (slice * kMine + i) * Shape::kThreads;
-      if (item >= tile.places * kRowVectors) break;
-      const int row = shared.plan.turn_of[tile.first + item / kRowVectors] / kTurns;
+      if (item >= tile.rows * kRowVectors) break;
+      const int row = shared.plan.assignment_of[tile.first + item / kRowVectors] / kAssigned;
       mine[i] = tile::vector_at(params.x + static_cast<size_t>(row) * kWidth, item % kRowVectors);
     }
   }
@@ -372,7 +372,7 @@ struct Products {
 #pragma unroll
     for (int i = 0; i < kMine; ++i) {
       const int item = threadIdx.x + (slice * kMine + i) * Shape::kThreads;
-      if (item >= tile.places * kRowVectors) break;
+      if (item >= tile.rows * kRowVectors) break;
       tile::put_vector(shared.x[buffer][item / kRowVectors], item % kRowVectors, mine[i]);
     }
   }
@@ -407,12 +407,12 @@ struct Products {
       stage(tile, 0, buffer);
       __syncthreads();  // the first tile's rows are staged
     }
-    const f16* x[1];  // of this lane's place in the tile
+    const f16* x[1];  // of this lane's row of the tile
     int slices = 0;    // of the next tile's rows
     const auto enter = [&] {
-      // Places after the last one repeat it; their sums are dropped.
-      int row = min(g, tile.places - 1);
-      if (all) row = shared.plan.turn_of[tile.first + row] / kTurns;
+      // Rows after the last one repeat it; their sums are dropped.
+      int row = min(g, tile.rows - 1);
+      if (all) row = shared.plan.assignment_of[tile.first + row] / kAssigned;
       x[0] = shared.x[buffer][row] + gate_up.segment * GateUp::kGroups * W::kGroup +
              q * W::kLaneColumns;
       slices = !all && number < last ? slices_of(next) : 0;
@@ -477,7 +477,7 @@ struct Products {
   struct Item {
     int row;     // of a panel's gate rows
     int panel;   // of the round's
-    int column;  // of the tile's places
+    int column;  // of the tile's rows
 
     __device__ explicit Item(int round) {
       constexpr int kPanels = kRoundPanels * kAtOnce;
@@ -486,7 +486,7 @@ struct Products {
     }
 
     __device__ bool is_of(const Round& round) const {
-      return panel < round.panels && column < round.tile.places;
+      return panel < round.panels && column < round.tile.rows;
     }
   };
 
@@ -517,8 +517,9 @@ struct Products {
       up += part[item.row + 8][item.column];
     }
     const int panel = gate_up.at.panel_of(round.first + item.panel);
-    const size_t turn = shared.plan.turn_of[round.tile.first + item.column];
-    float* to = params.relay + turn * Experts::kIntermediate + panel * experts::kPanelActivations;
+    const size_t assignment = shared.plan.assignment_of[round.tile.first + item.column];
+    float* to = params.relay + assignment * Experts::kIntermediate +
+                panel * experts::kPanelActivations;
     experts::activate(item.row, of[0](gate), of[1](up), [&](int column, float value) {
       ptx::store_relaxed(to + column, value);
     });
@@ -529,25 +530,26 @@ struct Products {
            __float_as_uint(v.z) != kNotYet && __float_as_uint(v.w) != kNotYet;
   }
 
-  // Waits for the activations of all places of this block's tiles, and stages them.
-  __device__ void stage_activations(int first, int places) const {
+  // Waits for the activations of all rows of this block's tiles, and stages them.
+  __device__ void stage_activations(int first, int rows) const {
     constexpr int kVectors = Experts::kIntermediate / 4;
     constexpr int kBatch = 4;
     const auto from = [&](int item) {
-      const size_t turn = shared.plan.turn_of[first + item / kVectors];
-      return reinterpret_cast<const float4*>(params.relay) + turn * kVectors + item % kVectors;
+      const size_t assignment = shared.plan.assignment_of[first + item / kVectors];
+      const auto* relay = reinterpret_cast<const float4*>(params.relay);
+      return relay + assignment * kVectors + item % kVectors;
     };
-    for (int begin = threadIdx.x; begin < places * kVectors; begin += kBatch * Shape::kThreads) {
+    for (int begin = threadIdx.x; begin < rows * kVectors; begin += kBatch * Shape::kThreads) {
       float4 mine[kBatch];
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) {
         const int item = begin + i * Shape::kThreads;
-        if (item < places * kVectors) mine[i] = ptx::load_relaxed(from(item));
+        if (item < rows * kVectors) mine[i] = ptx::load_relaxed(from(item));
       }
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) {
         const int item = begin + i * Shape::kThreads;
-        if (item >= places * kVectors) break;
+        if (item >= rows * kVectors) break;
         while (!is_there(mine[i])) mine[i] = ptx::load_relaxed(from(item));
         tile::put_vector(shared.act[item / kVectors], item % kVectors, mine[i]);
       }
@@ -561,7 +563,7 @@ struct Products {
     const int lane = Down::lane(), g = lane / 4, q = lane % 4;
     const Tile last = shared.plan.tile[down.at.tile_of(down.count - 1)];
     const int first = shared.plan.tile[down.at.tile_of(0)].first;
-    stage_activations(first, last.first + last.places - first);
+    stage_activations(first, last.first + last.rows - first);
     __syncthreads();  // the activations are staged
     down.slot = gate_up.slot, down.parity = gate_up.parity;
     float chain[1][4] = {};
@@ -571,16 +573,16 @@ struct Products {
       const W w = down.at.matrix(tile.expert);
       const int row = down.at.panel_of(unit) * tile::kPanelRows + g;
       const tile::Affine low = w.affine(row), high = w.affine(row + 8);
-      const f16* x[1] = {shared.act[tile.first - first + min(g, tile.places - 1)] +
+      const f16* x[1] = {shared.act[tile.first - first + min(g, tile.rows - 1)] +
                          q * W::kLaneColumns};
       float total[4] = {};
       down.multiply_whole(x, chain, total, [&] { advance(down); });
 #pragma unroll
       for (int odd = 0; odd < 2; ++odd) {
         const int at = 2 * q + odd;
-        if (at >= tile.places) break;
-        const size_t turn = shared.plan.turn_of[tile.first + at];
-        params.y[turn * experts::kPairs + down.at.panel_of(unit) * 8 + g] =
+        if (at >= tile.rows) break;
+        const size_t assignment = shared.plan.assignment_of[tile.first + at];
+        params.y[assignment * experts::kPairs + down.at.panel_of(unit) * 8 + g] =
             experts::to_parts(experts::result(low, total[odd]),
                               experts::result(high, total[odd + 2]));
       }
@@ -610,9 +612,9 @@ __global__ __launch_bounds__(tile::Wide::kThreads, 1) void products(RowsParams p
   ptx::griddepcontrol_launch_dependents();
   if (rows > kChosenByAll) {
     if (warp == 0) {
-      for (int row = blockIdx.x; row < rows; row += kBlocks) Plan::tell(params, row);
+      for (int row = blockIdx.x; row < rows; row += kBlocks) Plan::announce(params, row);
     }
-    shared.plan.add_told(params);
+    shared.plan.add_announced(params);
   } else if (rows > kWarps) {
     for (int row = warp; row < rows; row += 2 * kWarps) {
       shared.plan.add<2>(row, kWarps, rows, params.logits, params.per_expert);
@@ -628,13 +630,13 @@ __global__ __launch_bounds__(tile::Wide::kThreads, 1) void products(RowsParams p
   __syncthreads();  // the tiles are there
   Stage stage(params, shared);
   stage.prefetch();
-  shared.plan.place_turns(rows);
-  __syncthreads();  // turns have their places, the rows of one tile are staged
+  shared.plan.sort_rows(rows);
+  __syncthreads();  // assignments are sorted, the rows of one tile are staged
   stage.run_gate_up(all);
   stage.run_down();
 }
 
-// `residual[row] += sum over turns of weight * y[row, turn]`, in the order of the turns. Resets
+// `residual[row] += sum over ranks of weight * y[row, rank]`, in the order of ranks. Resets
 // `relay` for the next launch.
 __global__ __launch_bounds__(kSumThreads) void weighted_sum(RowsParams params) {
   __shared__ Chosen chosen;
@@ -643,14 +645,14 @@ __global__ __launch_bounds__(kSumThreads) void weighted_sum(RowsParams params) {
   chosen.choose<true>(params.logits + row * route::kLogits, params.per_expert);
   __syncthreads();  // the choice is complete
   ptx::griddepcontrol_wait();  // for `y`, and until `relay` is read
-  constexpr int kRelayVectors = kTurns * Experts::kIntermediate / 4;
+  constexpr int kRelayVectors = kAssigned * Experts::kIntermediate / 4;
   const int vector = blockIdx.x * kSumThreads + threadIdx.x;
   if (vector < experts::WeightedSum::kVectors) {
     experts::WeightedSum sum;
 #pragma unroll
-    for (int turn = 0; turn < kTurns; ++turn) {
-      sum.add(chosen.weight[turn],
-              params.y + (row * kTurns + turn) * experts::kPairs + vector * 4);
+    for (int rank = 0; rank < kAssigned; ++rank) {
+      sum.add(chosen.weight[rank],
+              params.y + (row * kAssigned + rank) * experts::kPairs + vector * 4);
     }
     sum.join(params.residual + row * kWidth, vector);
   }
@@ -677,7 +679,7 @@ struct RowsF16 {
   template <tile::Storage kStorage>
   static cudaError_t of(const RowsParams& params, cudaStream_t stream) {
     constexpr Launch kShape{kBlocks, ProductsShape::kThreads, sizeof(ProductsStorage)};
-    const cudaError_t refused = room_for_waiting(kBlocks);
+    const cudaError_t refused = require_coresident(kBlocks);
     if (refused != cudaSuccess) return refused;
     const cudaError_t failed = launch_chained(products<kStorage>, kShape, stream, params);
     if (failed != cudaSuccess) return failed;

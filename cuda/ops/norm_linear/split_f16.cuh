@@ -36,7 +36,7 @@ __global__ __cluster_dims__(tile::segments(HIDDEN)) __launch_bounds__(tile::kSpl
 split(const __grid_constant__ Params params) {
   using Stage = SplitStage<kPanels, kRowTiles>;
   constexpr int kSegments = Stage::kSegments, kMine = Stage::kMine;
-  static_assert(kMine <= 16, "registers have room for a thread's vectors");
+  static_assert(kMine <= 16, "registers suffice for a thread's vectors");
   using WholeRow = tile::AnyWarpNormRow<HIDDEN, tile::kPanelThreads>;
   auto& shared = *reinterpret_cast<SplitStorage<kPanels, kRowTiles>*>(dynamic_shared);
   const Part& part = params.part[0];

@@ -41,7 +41,7 @@ struct Params {
 
 using Row = tile::NormedRow;
 
-// Most rows for which weights are streamed: as many as a block has room for.
+// Most rows for which weights are streamed: as many as fit a block.
 inline constexpr int kFewRowsMax = tile::normed_rows_max();
 
 template <class Shape>

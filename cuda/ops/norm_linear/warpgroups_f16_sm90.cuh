@@ -1,24 +1,24 @@
 // Implements: Ops::norm_linear
 // Match:      up to four matrices of any weight format; operands F16
 // Bound by:   few rows: HBM (the weights, once); many rows: tensor instructions
-// Sync:       few rows: as `held_f16`, or a few barriers of a cluster's blocks, chained launch;
+// Sync:       few rows: as `resident_f16`, or a few barriers of a cluster's blocks, chained launch;
 //             many: a chained launch that norms rows into operands, and one a weight format
 #pragma once
 
 #include <utility>
 
-#include "ops/norm_linear/held_f16.cuh"
+#include "ops/norm_linear/resident_f16.cuh"
 #include "ops/norm_linear/split_f16.cuh"
 #include "tile/normed_operands_sm90.cuh"
 
 namespace atlas::norm_linear {
 
-// Most times that weights are read for blocks of rows held in registers; once for E2M1, which is
-// bound by decoding.
-inline constexpr int kHeldReads = used(tile::Storage::nvfp4) ? 1 : 2;
-inline constexpr int kHeldRowsMax = kHeldReads * tile::held_rows(HIDDEN) < tile::kHeldRowsMax
-                                        ? kHeldReads * tile::held_rows(HIDDEN)
-                                        : tile::kHeldRowsMax;
+// Most times that weights are read for blocks of rows resident in registers; once for E2M1, which
+// is bound by decoding.
+inline constexpr int kResidentReads = used(tile::Storage::nvfp4) ? 1 : 2;
+inline constexpr int kReadRowsMax = kResidentReads * tile::resident_rows(HIDDEN);
+inline constexpr int kResidentRowsMax =
+    kReadRowsMax < tile::kResidentRowsMax ? kReadRowsMax : tile::kResidentRowsMax;
 
 // Product of all parts of one storage; `blocks` are the tiles of panels of a part, none for a part
 // of another storage. `beside`: runs beside the product of another storage.
@@ -111,8 +111,9 @@ struct WarpgroupsF16 {
     if (rows == 0) return cudaSuccess;
     if (rows <= kFewRowsMax) return launch_few(params, stream);
     if (splits(params)) return launch_split(params, stream);
-    return params.rows <= kHeldRowsMax ? launch_held(params, keep != 0, operands, arrived, stream)
-                                      : many(params, keep != 0, operands, stream);
+    return params.rows <= kResidentRowsMax
+               ? launch_resident(params, keep != 0, operands, arrived, stream)
+               : many(params, keep != 0, operands, stream);
   }
 };
 

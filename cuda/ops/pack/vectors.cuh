@@ -21,7 +21,7 @@ using tile::Factors;
 using tile::Storage;
 
 // Rows of one matrix that are side by side where two matrices alternate, as gate and up.
-inline constexpr unsigned kTurnRows = tile::kPanelRows / 2;
+inline constexpr unsigned kGroupRows = tile::kPanelRows / 2;
 inline constexpr unsigned kRunVectors = tile::kRunBytes / kVectorBytes;
 // Rows and columns that share a block's factor.
 inline constexpr unsigned kBlock = tile::kBlockColumns;
@@ -35,7 +35,7 @@ struct Params {
   unsigned rows;
   unsigned zeros;  // rows of zeros after `stored` that fill the last panel
   unsigned first;
-  unsigned turn;
+  unsigned stride;
   unsigned n;
   unsigned k;
 };
@@ -162,7 +162,7 @@ struct PanelRow {
   // Factor of the row, or of the half of the panel that has the row.
   __device__ float& factor(unsigned block) const {
     if constexpr (W::kBlockFactors) {
-      return reinterpret_cast<float*>(factors(block))[at() / kTurnRows];
+      return reinterpret_cast<float*>(factors(block))[at() / kGroupRows];
     }
     return of_rows(W::bytes(params.n, params.k) - W::bias_bytes(params.n));
   }
@@ -197,12 +197,12 @@ struct Stage {
   unsigned vector;  // of the row
 
   __device__ PanelRow<Codes> to() const {
-    return {params, params.first + row / kTurnRows * params.turn + row % kTurnRows};
+    return {params, params.first + row / kGroupRows * params.stride + row % kGroupRows};
   }
   __device__ bool begins_group() const { return vector % kRunVectors == 0; }
   __device__ bool begins_block() const { return vector % kBlockVectors == 0; }
   __device__ bool has_factor() const {
-    return W::kBlockFactors ? begins_block() && to().row % kTurnRows == 0 : vector == 0;
+    return W::kBlockFactors ? begins_block() && to().row % kGroupRows == 0 : vector == 0;
   }
 
   __device__ Item<W> load() const {
@@ -257,14 +257,14 @@ struct Vectors {
   }
 
   static cudaError_t launch(const unsigned char* stored, unsigned char* weight, unsigned rows,
-                            unsigned first, unsigned turn, unsigned n, unsigned k, unsigned format,
-                            cudaStream_t stream) {
+                            unsigned first, unsigned stride, unsigned n, unsigned k,
+                            unsigned format, cudaStream_t stream) {
     if (rows == 0) return cudaSuccess;
-    const unsigned end = first + (rows - 1) / kTurnRows * turn + (rows - 1) % kTurnRows + 1;
-    const bool whole = turn == kTurnRows || (rows % kTurnRows == 0 && first % kTurnRows == 0);
+    const unsigned end = first + (rows - 1) / kGroupRows * stride + (rows - 1) % kGroupRows + 1;
+    const bool whole = stride == kGroupRows || (rows % kGroupRows == 0 && first % kGroupRows == 0);
     if (k == 0 || !whole || end > n) return cudaErrorInvalidValue;
     const unsigned zeros = end == n ? tile::panels_of(n) * tile::kPanelRows - n : 0;
-    const Params params{stored, weight, rows, zeros, first, turn, n, k};
+    const Params params{stored, weight, rows, zeros, first, stride, n, k};
     if (format == tile::kBlockScaled) return of<BlockScaled>(params, stream);
     cudaError_t result = cudaErrorInvalidValue;
     tile::any_storage([&](auto storage) {

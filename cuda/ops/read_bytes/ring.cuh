@@ -15,8 +15,8 @@
 namespace atlas::read_bytes {
 
 struct Params {
-  const unsigned char* from;  // (room, kLineBytes)
-  unsigned room;
+  const unsigned char* from;  // (buffer_lines, kLineBytes)
+  unsigned buffer_lines;
   unsigned first;
   unsigned lines;
 };
@@ -60,21 +60,21 @@ __global__ __launch_bounds__(Tile::kThreads) void ring(Params params) {
   // Neighbouring pieces are read by different SMs.
   const unsigned begin = (warp * gridDim.x + blockIdx.x) * kPieceLines;
   const unsigned stride = gridDim.x * kWarps<Tile> * kPieceLines;
-  unsigned ahead = begin, line = (params.first + begin) % params.room;
+  unsigned ahead = begin, line = (params.first + begin) % params.buffer_lines;
   const auto ask = [&](int slot) {
     if (ahead < params.lines && ptx::elect()) {
       const unsigned bytes = min(kPieceLines, params.lines - ahead) * kLineBytes;
       size_t from = size_t{line} * kLineBytes;
       // In the probe, half of the first piece is outside the buffer.
       if (kProbe == Probe::stray && ahead == 0) {
-        from = size_t{params.room} * kLineBytes - kPieceBytes / 2;
+        from = size_t{params.buffer_lines} * kLineBytes - kPieceBytes / 2;
       }
       ptx::mbarrier_expect(&shared.full[warp][slot], bytes);
       ptx::copy_bulk(shared.ring[warp][slot], params.from + from, bytes,
                      &shared.full[warp][slot]);
     }
     ahead += stride, line += stride;
-    if (line >= params.room) line -= params.room;
+    if (line >= params.buffer_lines) line -= params.buffer_lines;
   };
 #pragma unroll 1
   for (int i = 0; i < kSlots<Tile>; ++i) ask(i);
@@ -92,16 +92,16 @@ template <class Tile>
 struct Ring {
   static_assert(kFits<sizeof(SharedStorage<Tile>)>);
 
-  static cudaError_t launch(const unsigned char* from, unsigned room, unsigned first,
+  static cudaError_t launch(const unsigned char* from, unsigned buffer_lines, unsigned first,
                             unsigned lines, cudaStream_t stream) {
-    const bool whole = room % kPieceLines == 0 && first % kPieceLines == 0;
-    if (!whole || room < kStride<Tile> || first >= room || lines > kLinesMax) {
+    const bool whole = buffer_lines % kPieceLines == 0 && first % kPieceLines == 0;
+    if (!whole || buffer_lines < kStride<Tile> || first >= buffer_lines || lines > kLinesMax) {
       return cudaErrorInvalidValue;
     }
     const unsigned grid = blocks_for(lines, kWarps<Tile> * kPieceLines);
     const Launch shape{min(grid, static_cast<unsigned>(target::SMS)), Tile::kThreads,
                        sizeof(SharedStorage<Tile>)};
-    return launch_chained(ring<Tile>, shape, stream, Params{from, room, first, lines});
+    return launch_chained(ring<Tile>, shape, stream, Params{from, buffer_lines, first, lines});
   }
 };
 

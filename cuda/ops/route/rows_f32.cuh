@@ -19,8 +19,8 @@ namespace atlas::route {
 using target::shapes::Experts;
 
 inline constexpr bool kHasShared = Experts::kShared > 0;
-// Experts that a row visits, each visit being a turn; the shared one, if there is one, is last.
-inline constexpr int kTurns = Experts::kPerToken + kHasShared;
+// Experts that a row is assigned to; the shared one, if there is one, is last.
+inline constexpr int kAssigned = Experts::kPerToken + kHasShared;
 // Logits of a row: one for each expert, then one for the shared expert's gate if it has one.
 inline constexpr int kLogits = Experts::kCount + Experts::kSharedGated;
 
@@ -32,7 +32,7 @@ inline constexpr float kTotalEps = 1e-20f;
 
 inline constexpr int kParts = (Experts::kCount + tile::kWarpLanes - 1) / tile::kWarpLanes;
 
-static_assert(kTurns <= tile::kWarpLanes, "a lane writes a chosen expert");
+static_assert(kAssigned <= tile::kWarpLanes, "a lane writes a chosen expert");
 
 // Number by which experts are compared: the logit, or its sigmoid plus a correction.
 __device__ inline float choice_of(const float* logits, const float* per_expert, int expert) {
@@ -90,11 +90,11 @@ __device__ inline void best(const float* logits, size_t stride, const float* per
     }
   }
 #pragma unroll 1
-  for (int turn = 0; turn < Experts::kPerToken; ++turn) {
+  for (int at = 0; at < Experts::kPerToken; ++at) {
 #pragma unroll
     for (int row = 0; row < kRows; ++row) {
       const int expert = best_of_warp(rank[row]);
-      if (lane == turn) chosen[row] = expert;
+      if (lane == at) chosen[row] = expert;
     }
   }
 }
@@ -113,8 +113,8 @@ __device__ inline float weight_of(const float* logits, const float* per_expert, 
   }
   float total = Experts::kSigmoid ? kTotalEps : 0.0f;
 #pragma unroll
-  for (int turn = 0; turn < Experts::kPerToken; ++turn) {
-    total += __shfl_sync(tile::kAllLanes, raised, turn);
+  for (int at = 0; at < Experts::kPerToken; ++at) {
+    total += __shfl_sync(tile::kAllLanes, raised, at);
   }
   if (chosen >= Experts::kCount) return Experts::kSharedGated ? tile::sigmoid(logit) : 1.0f;
   const float weight = raised / total * Experts::kWeightScale;
@@ -137,9 +137,9 @@ __global__ __launch_bounds__(Tile::kThreads) void rows_f32(const float* logits,
   int expert[1];
   best<1>(of_row, 0, per_expert, expert);
   const float weight = weight_of(of_row, per_expert, expert[0]);
-  if (lane < kTurns) {
-    chosen[row * kTurns + lane] = expert[0];
-    weights[row * kTurns + lane] = weight;
+  if (lane < kAssigned) {
+    chosen[row * kAssigned + lane] = expert[0];
+    weights[row * kAssigned + lane] = weight;
   }
 }
 

@@ -50,8 +50,8 @@ __global__ __launch_bounds__(Tile::kThreads) void pages(Params params) {
   }
   const bool live = item < params.heads;
   const size_t position = live ? params.positions[row] : 0;
-  tile::Turn<A> turn;
-  turn.load(params.angles, position);
+  tile::Rotation<A> rotation;
+  rotation.load(params.angles, position);
   const unsigned page = live ? params.pages[params.tables[row] + position / PAGE] : 0;
   ptx::griddepcontrol_wait();  // lists and constants depend on no kernel; everything below does
   if (!live) return;
@@ -60,7 +60,7 @@ __global__ __launch_bounds__(Tile::kThreads) void pages(Params params) {
     float* query = params.q + (row * kHeads + at) * (A::kGated ? 2 : 1) * kHeadDim;
     head.load(query);
     if constexpr (!tile::kLatent<A>) head.norm(gain);
-    head.rotate(turn);
+    head.rotate(rotation);
 #pragma unroll
     for (int i = 0; i < head.kParts; ++i) query[head.dim(i)] = head.part[i];
     return;
@@ -69,7 +69,7 @@ __global__ __launch_bounds__(Tile::kThreads) void pages(Params params) {
   head.load((is_value ? params.v : params.k) + (row * kKvHeads + kv_head) * kHeadDim);
   if (!is_value) {
     head.norm(gain);
-    head.rotate(turn);
+    head.rotate(rotation);
   } else {
     head.norm_value();
   }

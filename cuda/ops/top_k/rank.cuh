@@ -146,8 +146,8 @@ __device__ inline void rank_parts(const float* logits, const Ids& ids, unsigned*
     for (int i = 0; i < kAtOnce; ++i) {
       if (first + i * warps >= items) break;
       const Item item = item_at(first + i * warps);
-      const size_t place = size_t{kParts} * item.row + item.part;
-      orders[place] = ranked[i].order, sums[place] = ranked[i].sum;
+      const size_t at = size_t{kParts} * item.row + item.part;
+      orders[at] = ranked[i].order, sums[at] = ranked[i].sum;
     }
   }
 }
@@ -305,9 +305,9 @@ struct Row {
       if (threadIdx.x == 0) shared.count = 0;
       __syncthreads();  // the count is zero
     }
-    rank(count, [&](int place, Key key) {
-      out[place] = static_cast<float>(id_of(key));
-      out[TOP_K + place] = logit_of(order_of(key));
+    rank(count, [&](int index, Key key) {
+      out[index] = static_cast<float>(id_of(key));
+      out[TOP_K + index] = logit_of(order_of(key));
     });
     if (threadIdx.x == 0) {
       float sum = 0.0f;

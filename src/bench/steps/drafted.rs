@@ -103,7 +103,7 @@ impl Drafted {
     }
 
     /// Calls `run` with one row of each sequence, `pass` positions after the step's last.
-    fn with_row_behind<T>(&self, pass: usize, run: impl FnOnce(&[SeqRows<'_>]) -> T) -> T {
+    fn with_row_after<T>(&self, pass: usize, run: impl FnOnce(&[SeqRows<'_>]) -> T) -> T {
         let (tokens, tables) = (drawn(pass, self.sequences), self.tables());
         let rows = tables.iter().enumerate().map(|(index, pages)| SeqRows {
             window: BlockTable::default(),
@@ -125,7 +125,7 @@ impl Drafted {
     /// A step after which the device makes `depth` drafts by itself; false if it cannot.
     fn step_draft<E: Executor>(&self, executor: &mut E, round: usize) -> Result<bool, DeviceError> {
         let draws = vec![Draw::default(); self.sequences];
-        self.with_row_behind(self.depth - 1, |last| {
+        self.with_row_after(self.depth - 1, |last| {
             let drafting = Drafting {
                 depth: self.depth,
                 rows: last,
@@ -141,7 +141,7 @@ impl Drafted {
         let last = (1..=self.sequences).map(|count| count * self.each() - 1);
         executor.predict(&drawn(round + 1, self.rows()), &last.collect::<Vec<_>>())?;
         (1..self.depth)
-            .try_for_each(|pass| self.with_row_behind(pass, |rows| executor.predict_on(rows)))
+            .try_for_each(|pass| self.with_row_after(pass, |rows| executor.predict_on(rows)))
     }
 
     /// Seconds of each of `rounds` steps.

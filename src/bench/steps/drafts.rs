@@ -335,7 +335,7 @@ mod tests {
         near(gains[1].gain, 1.75 * 100.0 / (110.0 + 30.0));
         near(gains[1].tok_s, 4.0 * 1.75 / 140e-6);
         near(gains[3].tok_s, 4.0 * 3.0 / 140e-6);
-        // An edge of 2 us behind each operation.
+        // An edge of 2 us after each operation.
         let projected = 1500.0 / 245e9 + 2.0 * 2e-6;
         near(gains[1].projected_gb10_tok_s, 4.0 * 1.75 / projected);
         assert_eq!(

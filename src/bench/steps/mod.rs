@@ -153,7 +153,7 @@ pub fn decode(options: DecodeOptions) -> Result<(), Failure> {
         predicts: false,
         cases: cases.map(Case::Decode).collect(),
     };
-    job.report()?.tell(options.json)
+    job.report()?.publish(options.json)
 }
 
 /// # Errors
@@ -178,7 +178,7 @@ pub fn prefill(options: PrefillOptions) -> Result<(), Failure> {
         predicts: false,
         cases: prompts.into_iter().map(Case::Prompt).collect(),
     };
-    job.report()?.tell(options.json)
+    job.report()?.publish(options.json)
 }
 
 impl Job {
@@ -321,9 +321,9 @@ impl Case {
             Case::Verify(drafted) => drafted.steps(runner, steps).map(drop),
             Case::Predict(drafted) => {
                 let untold = |drafted: &Drafted, runner: &mut _, round| {
-                    let told = sink.borrow().len();
+                    let calls = sink.borrow().len();
                     drafted.step(runner, round)?;
-                    sink.borrow_mut().truncate(told);
+                    sink.borrow_mut().truncate(calls);
                     Ok(())
                 };
                 drafted.predictions(runner, steps, untold).map(drop)
@@ -338,7 +338,7 @@ impl Case {
 
 impl Report {
     /// Prints the figures, and writes them to the file `json` if it is given.
-    fn tell(&self, json: Option<PathBuf>) -> Result<(), Failure> {
+    fn publish(&self, json: Option<PathBuf>) -> Result<(), Failure> {
         print!("{}", self.table());
         json.map_or(Ok(()), |path| write_json(&path, self))
     }

@@ -100,7 +100,7 @@ fn attention_of_a_decode_step_moves_each_position_of_the_cache_once() {
     let (decode, prompt) = (calls(decode(2), layers), calls(Case::Prompt(2), layers));
     let heads = Full::HEADS * Full::HEAD_DIM;
     let row = 4 * (3 * heads + 2 * Full::KV_HEADS * Full::HEAD_DIM);
-    // The row's own position is behind the context.
+    // The row's own position is after the context.
     let cache = model::ops::Cost::attend::<Full>(3 + 1);
     let found = of(&decode, "attention");
     assert_eq!(found.len(), METERED);
@@ -147,7 +147,7 @@ fn a_step_of_drafts_has_the_logits_of_each_row() {
 }
 
 #[test]
-fn predictions_are_told_without_the_step_before_them() {
+fn predictions_are_reported_without_the_step_before_them() {
     if target::MTP_LAYERS > 0 {
         let calls = calls(Case::Predict(drafted(2, 3)), 1);
         assert_eq!(heads(&calls), [2; 3 * METERED]);
@@ -189,7 +189,7 @@ pub(super) fn report(partition: Option<&str>, left_out: &[&str]) -> Report {
 }
 
 #[test]
-fn what_memory_has_no_room_for_is_told() {
+fn what_exceeds_memory_is_reported() {
     let [some, none] = [&["32 x context 8192"][..], &[]].map(|left_out| report(None, left_out));
     assert!(some.table().contains("KV pages: 32 x context 8192\n"));
     assert!(!none.table().contains("left out"));

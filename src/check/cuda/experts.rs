@@ -1,6 +1,6 @@
 //! Cases of experts on the GPU.
 
-use super::{contents, loaded, routed, tell};
+use super::{compare_bytes, contents, loaded, routed};
 use crate::parity::{ProbeExperts, Report};
 use model::backend::cuda::panels::Panels;
 use model::backend::cuda::{Cuda, Experts, refused};
@@ -16,12 +16,12 @@ impl ProbeExperts<Moe> for Cuda {
         let packed = stored.iter().map(|expert| Panels::of_expert(expert));
         let packed: Vec<[Panels; 2]> = packed.collect();
         let bytes = packed[0].each_ref().map(|panels| panels.bytes.len());
-        let mut experts = self.experts_room(packed[0][0].storage, bytes)?;
+        let mut experts = self.experts_memory(packed[0][0].storage, bytes)?;
         for (index, both) in packed.iter().enumerate() {
-            let rooms = [&mut experts.gate_up, &mut experts.down];
-            for (room, panels) in rooms.into_iter().zip(both) {
+            let buffers = [&mut experts.gate_up, &mut experts.down];
+            for (buffer, panels) in buffers.into_iter().zip(both) {
                 let start = index * panels.bytes.len();
-                let copied = room.upload(start, &panels.bytes, &self.queue.stream);
+                let copied = buffer.upload(start, &panels.bytes, &self.queue.stream);
                 copied.map_err(refused)?;
             }
         }
@@ -57,7 +57,7 @@ pub fn pack(
         ("gate, up", &found.gate_up, gate_up),
         ("down", &found.down, down),
     ] {
-        tell(report, case, &contents(cuda, found)?, &wanted);
+        compare_bytes(report, case, &contents(cuda, found)?, &wanted);
     }
     Ok(())
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ffi::DeviceBuf;
 
-use super::{GUARD, POISON, experts, loaded, routed, tell};
+use super::{GUARD, POISON, compare_bytes, experts, loaded, routed};
 use crate::parity::{Random, Report, stored};
 use model::backend::cuda::jobs::{Destination, factors};
 use model::backend::cuda::panels::Panels;
@@ -85,7 +85,7 @@ fn compare(
 ) {
     let wanted = Panels::new(parts, order, storage);
     match on_device(cuda, parts, order, &wanted) {
-        Ok(found) => tell(report, case, &found, &wanted.bytes),
+        Ok(found) => compare_bytes(report, case, &found, &wanted.bytes),
         Err(why) => report.push("pack", case, "cuda runs", why.to_string(), false),
     }
 }

@@ -62,8 +62,8 @@ fn compared(spoil: impl FnOnce(&mut [Layer<Cpu>])) -> (OracleReport, Vec<LayerFi
     let mut runner = Runner::load(Cpu::new(2), &checkpoint, &plan).unwrap();
     spoil(runner.layers());
     let mut layers = Vec::new();
-    let tell = |layer: &LayerFinding, _| layers.push(*layer);
-    let report = oracle(&mut runner, Cpu::new(2), &checkpoint, &tokens(24), tell).unwrap();
+    let on_layer = |layer: &LayerFinding, _| layers.push(*layer);
+    let report = oracle(&mut runner, Cpu::new(2), &checkpoint, &tokens(24), on_layer).unwrap();
     (report, layers)
 }
 
@@ -131,7 +131,7 @@ fn scaled(matrix: &Matrix) -> Matrix {
 
 #[cfg(all(has = "experts", not(has = "both")))]
 #[test]
-fn experts_that_changed_places_are_found() {
+fn swapped_experts_are_found() {
     if is_small() {
         let spoiled = layer_from(0, |[_, part]| part == Some(Shape::Moe));
         let (report, layers) =

@@ -55,11 +55,11 @@ fn rows(random: &mut Random) -> Vec<Box<dyn RowCase>> {
 /// Functions beside attention's operations of one shape that cases need of a backend.
 pub trait ProbeAttention<A: shapes::Attention>: Probe + Attend<A> {
     /// All keys and values in a cache, in the backend's order.
-    fn kept(&mut self, cache: &Self::KvCache) -> Result<Vec<f32>, DeviceError>;
+    fn cached(&mut self, cache: &Self::KvCache) -> Result<Vec<f32>, DeviceError>;
 }
 
 impl<A: shapes::Attention> ProbeAttention<A> for Cpu {
-    fn kept(&mut self, cache: &<Cpu as Attend<A>>::KvCache) -> Result<Vec<f32>, DeviceError> {
+    fn cached(&mut self, cache: &<Cpu as Attend<A>>::KvCache) -> Result<Vec<f32>, DeviceError> {
         Ok(cache.elements())
     }
 }
@@ -134,7 +134,7 @@ impl<A: shapes::Attention, B: ProbeAttention<A>> SequenceOpOn<B> for Attending<A
     fn open(&self, b: &mut B) -> Result<Opened<'_, B>, DeviceError> {
         let (norms, mut cache) = (self.norms.load(b)?, b.kv_cache(KV_PAGES)?);
         Ok(Box::new(move |b, x, batch| {
-            let mut out = b.room(batch.rows(), A::MIXED)?;
+            let mut out = b.empty(batch.rows(), A::MIXED)?;
             let [q, k, v] = x else {
                 unreachable!("attention has three inputs");
             };

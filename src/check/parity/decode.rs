@@ -124,7 +124,7 @@ impl<A: shapes::Attention> Decoding<A> {
         }
         Ok(Decoded {
             results,
-            cache: b.kept(&cache)?,
+            cache: b.cached(&cache)?,
         })
     }
 
@@ -148,7 +148,7 @@ impl<A: shapes::Attention> Decoding<A> {
                 b.given(A::KEYS, &of(&sequence.keys))?,
                 b.given(A::KEYS, &of(&sequence.values))?,
             );
-            let mut q = b.room(part.len(), A::QUERIES)?;
+            let mut q = b.empty(part.len(), A::QUERIES)?;
             let batch = self.batch([(sequence, part.start, part.len())])?;
             b.begin(&batch);
             let v = beside::<A, _>(&v);
@@ -176,7 +176,7 @@ impl<A: shapes::Attention> Decoding<A> {
         let mut q = b.given(A::QUERIES, &row(|of| &of.queries, A::QUERIES, |_| 0))?;
         let mut k = b.given(A::KEYS, &row(|of| &of.keys, A::KEYS, |of| of.context))?;
         let v = b.given(A::KEYS, &row(|of| &of.values, A::KEYS, |of| of.context))?;
-        let mut out = b.room(group.len(), A::MIXED)?;
+        let mut out = b.empty(group.len(), A::MIXED)?;
         let batch = self.batch(group.iter().map(|of| (of, of.context + step, 1)))?;
         assert!(batch.is_decode());
         b.begin(&batch);

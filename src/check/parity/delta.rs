@@ -219,7 +219,7 @@ impl<D: shapes::Delta, B: ProbeDelta<D>> OpenLayer<D, B> {
         qkv: &B::Tensor,
         batch: &Batch,
     ) -> Result<B::Tensor, DeviceError> {
-        let mut out = b.room(batch.rows(), D::QKV)?;
+        let mut out = b.empty(batch.rows(), D::QKV)?;
         let taps = (&self.conv, self.bias.as_ref());
         b.conv_silu(qkv, taps, &mut self.state, batch, &mut out);
         Ok(out)
@@ -233,7 +233,7 @@ impl<D: shapes::Delta, B: ProbeDelta<D>> OpenLayer<D, B> {
         batch: &Batch,
     ) -> Result<B::Tensor, DeviceError> {
         let conv = self.convolve(b, qkv, batch)?;
-        let mut out = b.room(batch.rows(), D::VALUES)?;
+        let mut out = b.empty(batch.rows(), D::VALUES)?;
         let input = ops::GatedDelta {
             qkv: &conv,
             b: beta,
@@ -256,8 +256,8 @@ impl<D: shapes::Delta, B: ProbeDelta<D>> OpenLayer<D, B> {
             conv: (&self.conv, self.bias.as_ref()),
             norm: &self.norm,
         };
-        let mut conv = b.room(batch.rows(), D::QKV)?;
-        let mut out = b.room(batch.rows(), D::VALUES)?;
+        let mut conv = b.empty(batch.rows(), D::QKV)?;
+        let mut out = b.empty(batch.rows(), D::VALUES)?;
         b.delta_net(input, &mut conv, &mut self.state, batch, &mut out);
         Ok(out)
     }

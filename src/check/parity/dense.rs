@@ -154,7 +154,7 @@ weightless! {
     } |b, x, _| { cap(b, &mut x[0]); }
 
     Concat "concat" [HIDDEN, HIDDEN] |b, x, batch| {
-        let mut out = b.room(batch.rows(), 2 * HIDDEN)?;
+        let mut out = b.empty(batch.rows(), 2 * HIDDEN)?;
         b.concat(&x[0], &x[1], &mut out);
         x.push(out);
     }
@@ -164,7 +164,7 @@ weightless! {
             false
         }
     } |b, x, batch| {
-        let mut out = b.room(batch.rows(), HIDDEN)?;
+        let mut out = b.empty(batch.rows(), HIDDEN)?;
         b.select(&x[0], batch, &mut out);
         x.push(out);
     }
@@ -187,7 +187,7 @@ weightless! {
             left
         }
     } |b, x, batch| {
-        let mut out = b.room(batch.rows(), RANKED)?;
+        let mut out = b.empty(batch.rows(), RANKED)?;
         b.top_k(&x[0], &mut out);
         x.push(out);
     }
@@ -205,7 +205,7 @@ impl<B: Probe> RowOpOn<B> for Embed {
     fn load(&self, b: &mut B) -> Result<Loaded<'_, B>, DeviceError> {
         let table = b.matrix_of(&self.0)?;
         Ok(Box::new(move |b, x, batch| {
-            let mut out = b.room(batch.rows(), HIDDEN)?;
+            let mut out = b.empty(batch.rows(), HIDDEN)?;
             b.embed(&table, batch, &mut out);
             x.push(out);
             Ok(())
@@ -235,10 +235,10 @@ impl<B: Probe> RowOpOn<B> for EmbedBeside {
                 hidden: &hidden,
             };
             let rows = batch.rows();
-            let (mut normed, mut other) = (b.room(rows, HIDDEN)?, b.room(rows, HIDDEN)?);
-            let mut out = b.room(rows, 2 * HIDDEN)?;
-            let room = [&mut normed, &mut other];
-            b.embed_beside(&table, &x[0], norms, batch, room, &mut out);
+            let (mut normed, mut other) = (b.empty(rows, HIDDEN)?, b.empty(rows, HIDDEN)?);
+            let mut out = b.empty(rows, 2 * HIDDEN)?;
+            let scratch = [&mut normed, &mut other];
+            b.embed_beside(&table, &x[0], norms, batch, scratch, &mut out);
             x.push(out);
             Ok(())
         }))
@@ -294,7 +294,7 @@ impl<B: Probe> RowOpOn<B> for Linear {
     fn load(&self, b: &mut B) -> Result<Loaded<'_, B>, DeviceError> {
         let matrix = b.matrix_of(&self.0)?;
         Ok(Box::new(move |b, x, batch| {
-            let mut out = b.room(batch.rows(), self.0.n)?;
+            let mut out = b.empty(batch.rows(), self.0.n)?;
             b.linear(&x[0], &matrix, &mut out);
             x.push(out);
             Ok(())
@@ -357,12 +357,12 @@ impl<B: Probe> RowOpOn<B> for NormLinear {
         let matrices = self.parts.iter().map(|part| b.matrix_of(part));
         let matrices = matrices.collect::<Result<Vec<_>, _>>()?;
         Ok(Box::new(move |b, x, batch| {
-            let mut normed = b.room(batch.rows(), HIDDEN)?;
-            let rooms = self.parts.iter().map(|part| b.room(batch.rows(), part.n));
-            let mut rooms = rooms.collect::<Result<Vec<_>, _>>()?;
-            let mut parts: Vec<_> = matrices.iter().zip(&mut rooms).collect();
+            let mut normed = b.empty(batch.rows(), HIDDEN)?;
+            let outs = self.parts.iter().map(|part| b.empty(batch.rows(), part.n));
+            let mut outs = outs.collect::<Result<Vec<_>, _>>()?;
+            let mut parts: Vec<_> = matrices.iter().zip(&mut outs).collect();
             b.norm_linear_rounded(&x[0], &norm, &mut normed, &mut parts)?;
-            x.extend(rooms);
+            x.extend(outs);
             x.push(normed);
             Ok(())
         }))
@@ -424,13 +424,13 @@ impl<B: Probe> RowOpOn<B> for LmHead {
         let (norm, matrix) = (b.vector_of(&self.norm)?, b.matrix_of(&self.matrix)?);
         Ok(Box::new(move |b, x, batch| {
             let (rows, wanted) = (batch.rows(), batch.wanted().len());
-            let (mut normed, mut last) = (b.room(rows, HIDDEN)?, b.room(wanted, HIDDEN)?);
+            let (mut normed, mut last) = (b.empty(rows, HIDDEN)?, b.empty(wanted, HIDDEN)?);
             // For drafts, wanted rows have logits of the draft ids alone.
             let ids = match self.hidden {
                 Hidden::OfRows => VOCAB,
                 Hidden::OfWanted => DRAFT_IDS,
             };
-            let (mut logits, mut ranked) = (b.room(wanted, ids)?, b.room(wanted, RANKED)?);
+            let (mut logits, mut ranked) = (b.empty(wanted, ids)?, b.empty(wanted, RANKED)?);
             let ends = Ends {
                 hidden: self.hidden,
                 x: &mut normed,

@@ -65,13 +65,13 @@ pub(super) fn attention<A: shapes::Attention>(report: &mut Report, random: &mut 
         .chain(wanted)
         .chain([positions - 1])
         .collect();
-    let (attended, turned) = sequence.attended(&wanted);
+    let (attended, rotated) = sequence.attended(&wanted);
     let keys = sequence.keys();
     let exact: Vec<f32> = keys.iter().flatten().map(|&x| x as f32).collect();
-    compare(report, "attention", "keys", &turned, &exact);
+    compare(report, "attention", "keys", &rotated, &exact);
     // Rounding is not continuous: near the middle between two codes, the CPU's choice is taken.
     let keys = match FORMAT_KV {
-        KvFormat::Fp8 => rounded::<A>(&turned),
+        KvFormat::Fp8 => rounded::<A>(&rotated),
         KvFormat::F32 | KvFormat::Bf16 => keys,
     };
     for (position, found) in wanted.iter().zip(attended) {
@@ -113,7 +113,7 @@ fn norm<'a>(row: &'a [f32], weight: &'a [f32]) -> impl Iterator<Item = f64> + 'a
 }
 
 /// A head with rotary embedding for its position, normed first if there are weights.
-fn turned<A: shapes::Attention>(
+fn rotated<A: shapes::Attention>(
     head: &[f32],
     weight: Option<&Vec<f32>>,
     position: usize,
@@ -186,8 +186,8 @@ impl<A: shapes::Attention> Sequence<A> {
             Attend::<A>::attend(&mut cpu, &query, &cache, sinks, &batch, &mut out);
             found.push(seen(&mut cpu, &out));
         }
-        let turned = keys.iter().flat_map(|keys| seen(&mut cpu, keys));
-        (found, turned.collect())
+        let rotated = keys.iter().flat_map(|keys| seen(&mut cpu, keys));
+        (found, rotated.collect())
     }
 
     /// Stores the positions of a page, with queries and keys rotated for these positions.
@@ -218,8 +218,8 @@ impl<A: shapes::Attention> Sequence<A> {
     fn keys(&self) -> Vec<Vec<f64>> {
         let heads = self.keys.chunks_exact(A::HEAD_DIM).enumerate();
         let [_, weight] = self.norms.each();
-        let turn = |(at, head)| turned::<A>(head, weight, at / A::KV_HEADS);
-        heads.map(turn).collect()
+        let rotate = |(at, head)| rotated::<A>(head, weight, at / A::KV_HEADS);
+        heads.map(rotate).collect()
     }
 
     /// Values, normed where the shape norms them, `[positions][KV_HEADS]`; parts of `keys` where
@@ -249,7 +249,7 @@ impl<A: shapes::Attention> Sequence<A> {
         let (mut out, values) = (Vec::new(), self.values(keys).concat());
         for (head, query) in self.query.chunks_exact(A::QUERY).enumerate() {
             let (query, gate) = query.split_at(A::HEAD_DIM);
-            let query = turned::<A>(query, of_q, position);
+            let query = rotated::<A>(query, of_q, position);
             let at = |j: usize| j * A::KV_HEADS + head / A::GROUP;
             let weight = |j| {
                 let dot: f64 = query.iter().zip(&keys[at(j)]).map(|(q, k)| q * k).sum();

@@ -90,7 +90,7 @@ impl<M: shapes::Mlp> RowOp for Swiglu<M> {
 impl<M: shapes::Mlp, B: Probe + Gate<M>> RowOpOn<B> for Swiglu<M> {
     fn load(&self, _: &mut B) -> Result<Loaded<'_, B>, DeviceError> {
         Ok(Box::new(|b, x, batch| {
-            let mut out = b.room(batch.rows(), M::INTERMEDIATE)?;
+            let mut out = b.empty(batch.rows(), M::INTERMEDIATE)?;
             b.swiglu(&x[0], &x[1], &mut out);
             x.push(out);
             Ok(())
@@ -129,9 +129,9 @@ impl<M: shapes::Mlp, B: Probe + Gate<M>> RowOpOn<B> for WholeMlp<M> {
         let matrices = self.weights.iter().map(|stored| b.matrix_of(stored));
         let matrices = matrices.collect::<Result<Vec<_>, _>>()?;
         Ok(Box::new(move |b, x, batch| {
-            let mut normed = b.room(batch.rows(), HIDDEN)?;
-            let mut room = || b.room(batch.rows(), M::INTERMEDIATE);
-            let (mut gates, mut ups, mut act) = (room()?, room()?, room()?);
+            let mut normed = b.empty(batch.rows(), HIDDEN)?;
+            let mut output = || b.empty(batch.rows(), M::INTERMEDIATE);
+            let (mut gates, mut ups, mut act) = (output()?, output()?, output()?);
             let own = [&mut gates, &mut ups, &mut act];
             let weights = [&matrices[0], &matrices[1], &matrices[2]];
             b.mlp(&mut x[0], &norm, weights, &mut normed, own);

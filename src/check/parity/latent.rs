@@ -88,11 +88,11 @@ impl<L: latent::Shape> OfHeads<L> {
     ) -> Result<B::Tensor, DeviceError> {
         let rows = batch.rows();
         if self.queries {
-            let mut out = b.room(rows, L::Attention::QUERIES)?;
+            let mut out = b.empty(rows, L::Attention::QUERIES)?;
             b.latent_queries(x, w, batch, &mut out);
             return Ok(out);
         }
-        let mut out = b.room(rows, L::RESULTS)?;
+        let mut out = b.empty(rows, L::RESULTS)?;
         b.latent_results(x, w, &mut out);
         Ok(out)
     }
@@ -105,10 +105,10 @@ impl<L: latent::Shape> OfHeads<L> {
         let of_row = |(position, row)| self.formula(row, &values, position);
         let wanted: Vec<f32> = x.chunks_exact(width).enumerate().flat_map(of_row).collect();
         let mut cpu = Cpu::default();
-        let w = cpu.matrix_of(&self.weights).expect("the CPU has room");
+        let w = cpu.matrix_of(&self.weights).expect("the CPU has memory");
         let batch = formula::batch(0..rows, rows.div_ceil(target::PAGE));
         let out = self.run(&mut cpu, &Tensor::of(width, x), &w, &batch);
-        let found = formula::seen(&mut cpu, &out.expect("the CPU has room"));
+        let found = formula::seen(&mut cpu, &out.expect("the CPU has memory"));
         let shape = format!("{rows} x {width}");
         formula::compare(report, self.op(), &shape, &found, &wanted);
     }
@@ -132,8 +132,8 @@ impl<L: latent::Shape> OfHeads<L> {
         }
         let growth = L::TEMPERATURE.map_or(1.0, |growth| f64::from(growth.of(position)));
         let of_head = |(x, w): (&[f32], &[f32])| -> Vec<f32> {
-            let (plain, turned) = x.split_at(L::NOPE_DIM);
-            let second = |from: usize| turned[from..].iter().step_by(2).map(|&x| f64::from(x));
+            let (plain, rotated) = x.split_at(L::NOPE_DIM);
+            let second = |from: usize| rotated[from..].iter().step_by(2).map(|&x| f64::from(x));
             let latent = (0..rank).map(|at| -> f64 {
                 let rows = plain.iter().zip(w.chunks_exact(rank));
                 rows.map(|(&x, w)| f64::from(x) * f64::from(w[at])).sum()

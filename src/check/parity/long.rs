@@ -120,7 +120,7 @@ impl<A: shapes::Attention> LongContext<A> {
         for (step, results) in self.steps.iter().zip(&mut results) {
             for part in cut(stored..step.start, STORED_ROWS / copies) {
                 let batch = batch(&part, copies)?;
-                let mut q = b.room(batch.rows(), A::QUERIES)?;
+                let mut q = b.empty(batch.rows(), A::QUERIES)?;
                 let (mut k, v) = self.keys_and_values(b, &batch)?;
                 b.begin(&batch);
                 let v = beside::<A, _>(&v);
@@ -133,7 +133,7 @@ impl<A: shapes::Attention> LongContext<A> {
                 let batch = batch(&part, copies)?;
                 let mut q = b.given(A::QUERIES, &own.repeat(copies))?;
                 let (mut k, v) = self.keys_and_values(b, &batch)?;
-                let mut out = b.room(batch.rows(), A::MIXED)?;
+                let mut out = b.empty(batch.rows(), A::MIXED)?;
                 b.begin(&batch);
                 let input = Qkv {
                     q: &mut q,

@@ -12,7 +12,7 @@ pub trait Probe: Dense + Sized + 'static {
     /// A tensor with rows of `width` elements that holds `values`.
     fn given(&mut self, width: usize, values: &[f32]) -> Result<Self::Tensor, DeviceError>;
     /// A tensor for `rows x width` results, filled with NaN.
-    fn room(&mut self, rows: usize, width: usize) -> Result<Self::Tensor, DeviceError>;
+    fn empty(&mut self, rows: usize, width: usize) -> Result<Self::Tensor, DeviceError>;
     fn matrix_of(&mut self, stored: &Stored) -> Result<Self::Matrix, DeviceError>;
     fn vector_of(&mut self, values: &[f32]) -> Result<Self::Vector, DeviceError>;
     /// `norm_linear` with normed rows rounded to F16 before the products, as a device rounds them;
@@ -45,7 +45,7 @@ impl Probe for Cpu {
         Ok(cpu::Tensor::of(width, values.to_vec()))
     }
 
-    fn room(&mut self, rows: usize, width: usize) -> Result<cpu::Tensor, DeviceError> {
+    fn empty(&mut self, rows: usize, width: usize) -> Result<cpu::Tensor, DeviceError> {
         Ok(cpu::Tensor::of(width, vec![f32::NAN; rows * width]))
     }
 

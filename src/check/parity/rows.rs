@@ -134,13 +134,13 @@ impl<T: RowOpOn<Cpu> + RowOpOn<Backend>> RowCase for T {}
 
 /// Token and position of each row: rows are dealt to as many sequences as a step may have, which
 /// begin at different positions. Tokens are the numbers of rows.
-fn places(rows: usize) -> Vec<(TokenId, usize)> {
+fn tokens_of(rows: usize) -> Vec<(TokenId, usize)> {
     let length = rows.div_ceil(MAX_SEQUENCES);
-    let place = |row: usize| {
+    let token = |row: usize| {
         let start = row / length * 97 % (MAX_CONTEXT - length);
         ((row * 331 % VOCAB) as TokenId, start + row % length)
     };
-    (0..rows).map(place).collect()
+    (0..rows).map(token).collect()
 }
 
 /// An operation with inputs for some rows.
@@ -150,7 +150,7 @@ pub struct Rowwise<'a> {
     /// Width and values of each input; values may have more rows than are used.
     inputs: Vec<(usize, Rc<Vec<f32>>)>,
     /// Token and position of each row.
-    places: Vec<(TokenId, usize)>,
+    tokens: Vec<(TokenId, usize)>,
 }
 
 impl<'a> Rowwise<'a> {
@@ -169,7 +169,7 @@ impl<'a> Rowwise<'a> {
                 .into_iter()
                 .zip(inputs.into_iter().map(Rc::new))
                 .collect(),
-            places: places(rows),
+            tokens: tokens_of(rows),
         }
     }
 
@@ -195,7 +195,7 @@ impl<'a> Rowwise<'a> {
             op: self.op,
             rows: rows.len(),
             inputs: inputs.collect(),
-            places: rows.iter().map(|row| self.places[*row]).collect(),
+            tokens: rows.iter().map(|row| self.tokens[*row]).collect(),
         }
     }
 
@@ -205,7 +205,7 @@ impl<'a> Rowwise<'a> {
             op: self.op,
             rows,
             inputs: self.inputs.clone(),
-            places: places(rows),
+            tokens: tokens_of(rows),
         }
     }
 
@@ -231,11 +231,11 @@ impl<'a> Rowwise<'a> {
 
     fn batch(&self) -> Result<Batch, DeviceError> {
         let pages: Vec<_> = (0..MAX_CONTEXT.div_ceil(PAGE) as u32).map(PageId).collect();
-        let tokens: Vec<TokenId> = self.places.iter().map(|place| place.0).collect();
+        let tokens: Vec<TokenId> = self.tokens.iter().map(|token| token.0).collect();
         let length = self.rows.div_ceil(MAX_SEQUENCES);
-        let sequences = self.places.chunks(length).zip(tokens.chunks(length));
-        let rows = sequences.enumerate().map(|(slot, (places, tokens))| {
-            SeqRows::of(Slot(slot as u32), places[0].1, tokens, &pages)
+        let sequences = self.tokens.chunks(length).zip(tokens.chunks(length));
+        let rows = sequences.enumerate().map(|(slot, (placed, tokens))| {
+            SeqRows::of(Slot(slot as u32), placed[0].1, tokens, &pages)
         });
         let rows: Vec<_> = rows.collect();
         let mut batch = Batch::new(KV_PAGES);

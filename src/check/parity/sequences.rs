@@ -54,7 +54,7 @@ pub type Steps = Vec<Vec<(usize, usize)>>;
 pub const CAN_DRAFT: bool = STATES > MAX_SEQUENCES + ONE_BY_ONE;
 
 /// Rows of one sequence in a step.
-struct Part {
+struct Chunk {
     sequence: usize,
     rows: usize,
     /// Number of the part's last rows that are rejected drafts.
@@ -79,7 +79,7 @@ impl Progress {
 
     /// States after each row of a part but the last, if the part has drafts: none that another
     /// sequence continues from; this sequence's own comes last, where it is read longest.
-    fn draft_states(&self, part: &Part) -> Vec<Slot> {
+    fn draft_states(&self, part: &Chunk) -> Vec<Slot> {
         let count = match part.drafts {
             0 => 0,
             drafts => part.rows + drafts - 1,
@@ -98,7 +98,7 @@ impl Progress {
         draft_states
     }
 
-    fn advance(&mut self, part: &Part, draft_states: &[Slot]) {
+    fn advance(&mut self, part: &Chunk, draft_states: &[Slot]) {
         let state = draft_states.get(part.rows - 1).copied();
         self.states[part.sequence] = state.unwrap_or(own_slot(part.sequence));
         self.done[part.sequence] += part.rows;
@@ -145,7 +145,7 @@ pub struct Sequences<'a> {
 }
 
 impl<'a> Sequences<'a> {
-    /// Sequences of random rows, each as long as its parts together.
+    /// Sequences of random rows, each as long as its chunks of all steps together.
     pub fn draw(random: &mut Random, op: &'a dyn SequenceCase, steps: Steps) -> Sequences<'a> {
         let count = steps.iter().flatten().map(|part| part.0).max().unwrap_or(0) + 1;
         let widths = op.widths();
@@ -263,9 +263,9 @@ impl<'a> Sequences<'a> {
     }
 
     /// The parts of a step; the number of drafts varies from step to step.
-    fn parts(&self, step: usize, parts: &[(usize, usize)]) -> Vec<Part> {
+    fn parts(&self, step: usize, parts: &[(usize, usize)]) -> Vec<Chunk> {
         let parts = parts.iter().enumerate();
-        let part = |(index, &(sequence, rows)): (usize, &(usize, usize))| Part {
+        let part = |(index, &(sequence, rows)): (usize, &(usize, usize))| Chunk {
             sequence,
             rows,
             drafts: match ONE_BY_ONE.checked_sub(rows) {
@@ -278,9 +278,9 @@ impl<'a> Sequences<'a> {
 
     /// Values of an input. Drafts have the sequence's first values, the last draft infinities,
     /// which must not affect earlier rows.
-    fn rows(&self, parts: &[Part], done: &[usize], input: usize) -> (usize, Vec<f32>) {
+    fn rows(&self, parts: &[Chunk], done: &[usize], input: usize) -> (usize, Vec<f32>) {
         let width = self.inputs[0][input].0;
-        let part = |part: &Part| {
+        let part = |part: &Chunk| {
             let values = &self.inputs[part.sequence][input].1;
             let rows = &values[done[part.sequence] * width..][..part.rows * width];
             let finite = part.drafts.saturating_sub(1);
@@ -294,7 +294,7 @@ impl<'a> Sequences<'a> {
 
     fn batch(
         &self,
-        parts: &[Part],
+        parts: &[Chunk],
         progress: &Progress,
         draft_states: &[Vec<Slot>],
     ) -> Result<Batch, DeviceError> {

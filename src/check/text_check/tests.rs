@@ -17,7 +17,7 @@ enum Fault {
     /// A chunk that begins where no largest chunk does has one other bit.
     Cut,
     /// A row after others of its step has one wrong bit.
-    Company,
+    Batch,
 }
 
 /// A model that knows [`text`] by heart.
@@ -49,8 +49,8 @@ impl Reciting {
         }
     }
 
-    /// Logits after the `index`-th token of `sequence`, the `place`-th of a step.
-    fn row(&self, sequence: &SeqRows<'_>, index: usize, place: usize) -> Vec<f32> {
+    /// Logits after the `index`-th token of `sequence`, of sequence `number` of a step.
+    fn row(&self, sequence: &SeqRows<'_>, index: usize, number: usize) -> Vec<f32> {
         let position = (sequence.start + index) as TokenId + 1;
         let next = (position * position + 3 * position) % VOCAB as TokenId;
         let mut logits: Vec<f32> = (0..VOCAB).map(|id| (id as f32).sin()).collect();
@@ -63,7 +63,7 @@ impl Reciting {
         logits[next as usize] += more;
         let inside = !sequence.start.is_multiple_of(PREFILL_TOKENS);
         let cut = self.fault == Fault::Cut && inside && sequence.tokens.len() > 1;
-        if cut || (self.fault == Fault::Company && place > 0) {
+        if cut || (self.fault == Fault::Batch && number > 0) {
             logits[0] = logits[0].next_up();
         }
         logits
@@ -79,7 +79,7 @@ impl Executor for Reciting {
 
     fn step(&mut self, rows: &[SeqRows<'_>]) -> Result<(), DeviceError> {
         let (mut all, mut wanted) = (Vec::new(), Vec::new());
-        for (place, sequence) in rows.iter().enumerate() {
+        for (number, sequence) in rows.iter().enumerate() {
             assert!(sequence.pages.len() * PAGE >= sequence.start + sequence.tokens.len());
             let exists = |page: &PageId| self.pages.is_none_or(|pages| (page.0 as usize) < pages);
             assert!(
@@ -87,7 +87,7 @@ impl Executor for Reciting {
                 "a page that there is not"
             );
             let indices = 0..sequence.tokens.len();
-            all.extend(indices.map(|index| self.row(sequence, index, place)));
+            all.extend(indices.map(|index| self.row(sequence, index, number)));
             wanted.push(all.len() - 1);
         }
         (self.rows, self.wanted) = (all, wanted);
@@ -170,7 +170,7 @@ fn bits_that_depend_on_the_cut_are_found() {
 #[test]
 fn bits_that_depend_on_other_sequences_are_found() {
     if COMPANIONS > 0 {
-        let error = found(Fault::Company, TextBound::Plausible).unwrap_err();
+        let error = found(Fault::Batch, TextBound::Plausible).unwrap_err();
         let by = "beside other sequences";
         assert!(
             matches!(error, TextMismatch::Bits { by: found, .. } if found == by),

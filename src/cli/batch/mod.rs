@@ -33,7 +33,7 @@ use model::weights::Progress;
 /// Requests under way at once: as many as have slots, and as many again that are being read.
 const AT_ONCE: usize = 2 * target::MAX_SEQUENCES;
 /// Time between two progress lines.
-const TOLD_EVERY: Duration = Duration::from_secs(5);
+const REPORTED_EVERY: Duration = Duration::from_secs(5);
 
 /// answer a file of requests into another file, without a server
 #[derive(FromArgs, ArgsInfo, Debug)]
@@ -142,13 +142,13 @@ impl Run {
         let known = run.done();
         if known > 0 {
             let all = run.requests.count();
-            let told = format!("{known} of {all} requests are answered already");
-            log::line(told);
+            let report = format!("{known} of {all} requests are answered already");
+            log::line(report);
         }
         let strange = run.answers.names().count() - known;
         if strange > 0 {
-            let told = format!("{strange} answers are of no request of the file");
-            log::line(told);
+            let report = format!("{strange} answers are of no request of the file");
+            log::line(report);
         }
         run
     }
@@ -166,8 +166,8 @@ impl Run {
     /// Asks what is not answered, in the order of the file, and writes answers as they come.
     async fn all(&mut self, state: &Arc<ServerState>) -> Result<End, Failure> {
         let mut lines = self.requests.lines()?;
-        let mut told = Meter::new(state, self);
-        let mut ticks = interval(TOLD_EVERY);
+        let mut meter = Meter::new(state, self);
+        let mut ticks = interval(REPORTED_EVERY);
         ticks.tick().await;
         loop {
             while self.under_way.len() < AT_ONCE
@@ -181,7 +181,7 @@ impl Run {
                     Some(asked) => self.write(asked)?,
                     None => return Ok(End::All),
                 },
-                _ = ticks.tick() => told.tell(state, self),
+                _ = ticks.tick() => meter.report(state, self),
             }
         }
     }
@@ -287,7 +287,7 @@ impl Meter {
         }
     }
 
-    fn tell(&mut self, state: &ServerState, run: &Run) {
+    fn report(&mut self, state: &ServerState, run: &Run) {
         let (now, tokens) = (Instant::now(), tokens(state));
         let rate = (tokens - self.tokens) as f64 / (now - self.last).as_secs_f64();
         (self.last, self.tokens) = (now, tokens);
@@ -330,13 +330,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_tells_how_far_it_has_come_and_what_is_left() {
-        let told = line((30, 100), 20, 1, 812.4, Duration::from_secs(10));
+    fn a_line_shows_progress_and_time_left() {
+        let report = line((30, 100), 20, 1, 812.4, Duration::from_secs(10));
         assert_eq!(
-            told,
+            report,
             "30 of 100 requests, 1 with an error, 812 tokens/s, 35 s left"
         );
-        let told = line((10, 100), 0, 0, 0.0, Duration::from_secs(5));
-        assert!(told.ends_with("time left unknown"));
+        let report = line((10, 100), 0, 0, 0.0, Duration::from_secs(5));
+        assert!(report.ends_with("time left unknown"));
     }
 }

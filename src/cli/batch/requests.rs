@@ -20,7 +20,7 @@ const LINE_BYTES_MAX: usize = BODY_BYTES_MAX + 64 * 1024;
 /// Longest name of a request.
 const CUSTOM_ID_BYTES_MAX: usize = 512;
 /// Names used by two requests that are reported.
-const TWICE_TOLD_MAX: usize = 8;
+const TWICE_MAX: usize = 8;
 
 /// Name of an answer: that of its request, or the line of one that has none.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -140,7 +140,7 @@ impl Requests {
     /// Reads all names.
     ///
     /// # Errors
-    /// When the file cannot be read, or a name stands twice: its answers could not be told apart.
+    /// When the file cannot be read, or a name stands twice: its answers would be ambiguous.
     pub fn open(path: &Path) -> Result<Requests, Failure> {
         let file = operator_file::open(path, u64::MAX).map_err(|why| unread(path, &why))?;
         let mut requests = Requests {
@@ -203,18 +203,18 @@ impl Requests {
 }
 
 fn stand_twice(path: &Path, twice: &[(usize, Key, usize)]) -> Failure {
-    let told = twice.iter().take(TWICE_TOLD_MAX);
-    let told = told.map(|(number, name, first)| match name {
+    let shown = twice.iter().take(TWICE_MAX);
+    let shown = shown.map(|(number, name, first)| match name {
         Key::CustomId(id) => format!("{id:?} on lines {first} and {number}"),
         Key::Line(line) => format!("line {line}"),
     });
-    let told = told.collect::<Vec<_>>().join(", ");
-    let more = match twice.len().saturating_sub(TWICE_TOLD_MAX) {
+    let all = shown.collect::<Vec<_>>().join(", ");
+    let more = match twice.len().saturating_sub(TWICE_MAX) {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
     let message = format!(
-        "{}: custom_id stands twice: {told}{more}; an answer is found by it: give each request its \
+        "{}: custom_id stands twice: {all}{more}; an answer is found by it: give each request its \
          own",
         path.display()
     );
@@ -242,7 +242,7 @@ mod tests {
     use host::testing::Folder;
 
     #[test]
-    fn a_line_that_was_changed_behind_its_name_is_refused() {
+    fn a_line_that_was_changed_under_its_name_is_refused() {
         let folder = Folder::new();
         let path = folder.0.join("in");
         let line = |id| {

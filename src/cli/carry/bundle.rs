@@ -164,10 +164,10 @@ impl Writer<'_> {
         }
         let mut file = self.dest.create(&name, mode).map_err(unwritten)?;
         let digest = fill(&mut file, &shown)?;
-        let kept = file
+        let written = file
             .set_permissions(Permissions::from_mode(mode))
             .and_then(|()| file.sync_all());
-        kept.map_err(unwritten)?;
+        written.map_err(unwritten)?;
         self.sums.insert(name, digest);
         Ok(())
     }

@@ -174,26 +174,26 @@ pub fn run(options: &Install) -> Result<(), Failure> {
     let staged = stage_program(&root, &program)?;
     let mut texts = texts(weights.is_some());
     // Existing settings are not overwritten.
-    let kept = match root.is_there(&settings()) {
+    let unwritten = match root.is_there(&settings()) {
         true => texts.remove(&settings()),
         false => None,
     };
     let older = Record::read(&root)?;
-    let mut placed = Record::default();
-    placed.keep(&older, &settings());
-    placed.add(binary(), program.sha256.clone().unwrap_or_default());
+    let mut installed = Record::default();
+    installed.keep(&older, &settings());
+    installed.add(binary(), program.sha256.clone().unwrap_or_default());
     for (path, text) in &texts {
-        placed.add(path.clone(), record::digest_of(text));
+        installed.add(path.clone(), record::digest_of(text));
     }
     if let Some(weights) = &weights {
-        placed.add_weights(&brought, weights.dir(), &own_weights())?;
+        installed.add_weights(&brought, weights.dir(), &own_weights())?;
     }
     // Written before anything moves, so that `uninstall` also removes what a killed run leaves.
-    older.with(&placed).write(&root)?;
+    older.with(&installed).write(&root)?;
     move_all(&root, weights, staged, &texts)?;
-    older.without(&placed).remove(&root)?;
-    placed.write(&root)?;
-    boot::print(&what_next(&root, kept.as_deref(), is_upgrade))
+    older.without(&installed).remove(&root)?;
+    installed.write(&root)?;
+    boot::print(&what_next(&root, unwritten.as_deref(), is_upgrade))
 }
 
 /// Program and weights of a bundle, opened, as its list of digests states them.
@@ -231,11 +231,11 @@ fn move_all(
     texts.try_for_each(|(path, text)| write(root, path, text).map_err(|why| failed(path, &why)))
 }
 
-/// Next steps for the operator; `kept`: settings that were not written, since a file of settings
+/// Next steps for the operator; `unwritten`: settings that were not written as a file of settings
 /// exists.
-fn what_next(root: &Root, kept: Option<&str>, is_upgrade: bool) -> String {
+fn what_next(root: &Root, unwritten: Option<&str>, is_upgrade: bool) -> String {
     let name = target::BINARY;
-    let line = kept.and_then(|text| text.lines().find(|line| line.starts_with("weights")));
+    let line = unwritten.and_then(|text| text.lines().find(|line| line.starts_with("weights")));
     let shown = root.shown(&settings());
     let stated = std::fs::read_to_string(&shown).unwrap_or_default();
     let note = match line {

@@ -1,4 +1,4 @@
-//! Weights and bundles from one place to another, without a network: `import`, `bundle`, `install`,
+//! Weights and bundles from one host to another, without a network: `import`, `bundle`, `install`,
 //! `uninstall`.
 //!
 //! A bundle is a folder: the binary, the files of the weights (whole or in parts), a script that

@@ -135,15 +135,15 @@ impl Record {
     /// Removes the recorded files, except those that were changed since; returns a line about each
     /// of these.
     pub fn remove(&self, root: &Root) -> Result<String, Failure> {
-        let mut kept = String::new();
+        let mut stays = String::new();
         for path in self.paths().collect::<BTreeSet<_>>() {
             let shown = root.shown(path);
             let removed = self.remove_one(root, path);
             if !removed.map_err(|why| unwritable(&shown, &why))? {
-                kept.push_str(&format!("{} was changed and stays\n", shown.display()));
+                stays.push_str(&format!("{} was changed and stays\n", shown.display()));
             }
         }
-        Ok(kept)
+        Ok(stays)
     }
 
     /// Removes a file; returns whether it is gone. Files of weights are not read before, since

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_takes_the_place_of_an_older_one_that_goes() {
+    fn a_folder_replaces_an_older_one() {
         let temp = Temp::new();
         for name in ["one", "two"] {
             let stage = temp.stage().unwrap();
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_exchanged_while_it_was_filled_takes_no_place() {
+    fn what_was_exchanged_while_it_was_filled_is_not_installed() {
         let temp = Temp::new();
         let stage = temp.stage().unwrap();
         let path = stage.path();

@@ -19,7 +19,7 @@ const TEXT_BYTES_MAX: u64 = 1 << 20;
 pub struct Sums(pub BTreeMap<Beneath, String>);
 
 impl Sums {
-    /// Reads the list of a folder. With a file of a public key its signature must hold.
+    /// Reads the list of a folder. With a file of a public key its signature must be valid.
     ///
     /// # Errors
     /// `Config` when the list or the signature is not as it should be, `Io` when it cannot be read.

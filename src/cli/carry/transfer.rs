@@ -182,15 +182,15 @@ fn piece_into(
     let present = present.saturating_sub(start);
     // Without a digest, bytes of an earlier run are not trusted.
     let known = piece.sha256.is_some();
-    let kept = if known { present.min(piece.bytes) } else { 0 };
-    for kept in [kept, 0] {
+    let resumed = if known { present.min(piece.bytes) } else { 0 };
+    for resumed in [resumed, 0] {
         meter.done = before;
-        let digest = continued(piece, file, start, kept, path, meter)?;
+        let digest = continued(piece, file, start, resumed, path, meter)?;
         if piece.sha256.as_ref().is_none_or(|wanted| *wanted == digest) {
             return Ok(());
         }
         file.set_len(start).map_err(|why| unwritable(path, &why))?;
-        if kept == 0 {
+        if resumed == 0 {
             return Err(Failure::new(
                 Exit::Config,
                 format!(
@@ -204,27 +204,27 @@ fn piece_into(
     Ok(())
 }
 
-/// Digest of a piece whose first `kept` bytes are read from the new file instead.
+/// Digest of a piece whose first `resumed` bytes are read from the new file instead.
 fn continued(
     piece: &Piece,
     file: &mut File,
     start: u64,
-    kept: u64,
+    resumed: u64,
     path: &Path,
     meter: &mut Meter,
 ) -> Result<String, Failure> {
     let mut digest = Sha256::new();
     let unread = |why| unreadable(path, &why);
-    let kept = each_chunk(file, start, kept, unread, |chunk| {
+    let resumed = each_chunk(file, start, resumed, unread, |chunk| {
         digest.update(chunk);
         meter.advance(chunk.len());
         Ok(())
     })?;
     let unwritten = |why| unwritable(path, &why);
-    file.seek(SeekFrom::Start(start + kept))
+    file.seek(SeekFrom::Start(start + resumed))
         .map_err(unwritten)?;
     let unread = |why| unreadable(&piece.shown, &why);
-    each_chunk(&piece.file, kept, u64::MAX, unread, |chunk| {
+    each_chunk(&piece.file, resumed, u64::MAX, unread, |chunk| {
         digest.update(chunk);
         meter.advance(chunk.len());
         file.write_all(chunk).map_err(unwritten)
@@ -421,16 +421,16 @@ mod tests {
     fn an_interrupted_copy_goes_on_wherever_it_stopped_and_whatever_is_there() {
         let temp = Temp::new();
         let (pieces, text) = (temp.pieces(), whole());
-        for kept in [0, 1, 2_999_999, 3_000_000, 3_000_001, 6_000_000] {
+        for resumed in [0, 1, 2_999_999, 3_000_000, 3_000_001, 6_000_000] {
             for damaged in [false, true] {
-                let mut there = text.as_bytes()[..kept].to_vec();
+                let mut there = text.as_bytes()[..resumed].to_vec();
                 if damaged && let Some(byte) = there.last_mut() {
                     *byte ^= 1;
                 }
                 temp.dir();
                 fs::write(temp.0.join("to/file"), there).unwrap();
                 temp.run(&pieces).unwrap();
-                assert_eq!(temp.text(), text, "{kept} {damaged}");
+                assert_eq!(temp.text(), text, "{resumed} {damaged}");
             }
         }
     }
@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_room_is_refused_before_it_begins() {
+    fn a_copy_that_does_not_fit_is_refused_before_it_begins() {
         let temp = Temp::new();
         let mut pieces = temp.pieces();
         pieces[0].bytes = u64::MAX / 4;

@@ -167,8 +167,8 @@ mod tests {
             (Client::Cline, "/v1/chat/completions", "cline "),
             (Client::Llm, "/v1/chat/completions", "llm"),
         ] {
-            let (told, sent) = first(&of(client, String::new()));
-            assert!(told.contains(sender), "{told}");
+            let (shown, sent) = first(&of(client, String::new()));
+            assert!(shown.contains(sender), "{shown}");
             assert_eq!(sent.path, path);
             let body: Value = serde_json::from_str(&sent.body).unwrap();
             assert_eq!(body["model"], "stub");

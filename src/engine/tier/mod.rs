@@ -744,7 +744,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changed_in_the_room_is_not_found_until_it_is_written_again() {
+    fn what_changed_in_host_memory_is_not_found_until_it_is_written_again() {
         const BLOCKS: usize = 20;
         for broken in 0..=BLOCKS {
             let (mut kv, mut tier, mut device) = pair(4);

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_system_does_not_tell_is_no_reason_to_refuse() {
+    fn unknown_free_memory_is_no_reason_to_refuse() {
         let mut budget = Host::new("untold", 0).budget.clone();
         assert_eq!(budget.available(), None);
         budget.check(u64::MAX).unwrap();

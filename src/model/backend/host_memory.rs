@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_uses_more_than_its_limit_has_no_room() {
+    fn a_group_that_uses_more_than_its_limit_has_no_memory_left() {
         let files = [
             ("/cg/unified/memory.max", "10"),
             ("/cg/unified/memory.current", "50"),

@@ -13,8 +13,8 @@
 //! to its place disturbs no lease. A disk that fails under a mapping still raises SIGBUS: no lease
 //! helps against that.
 //!
-//! The kernel tells the holder by a signal; here by one that does nothing by default, and the lease
-//! is asked for its state instead, at each step and a few times a second between them.
+//! The kernel notifies the holder by a signal; here by one that does nothing by default, and the
+//! lease is asked for its state instead, at each step and a few times a second between them.
 
 use std::fs::File;
 use std::io;

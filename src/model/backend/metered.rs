@@ -678,7 +678,7 @@ fn experts_cost<E: shapes::Experts, T, M>(
     let visited = distinct_experts::<E>(x.rows) + E::HAS_SHARED as f64;
     let share = visited / E::ALL as f64;
     let read = (experts.bytes as f64 * share) as u64;
-    let products = (E::INPUTS + 1) * x.rows * E::TURNS;
+    let products = (E::INPUTS + 1) * x.rows * E::ASSIGNED;
     multiplies(
         products,
         (experts.n, experts.k),

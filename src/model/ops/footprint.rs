@@ -33,7 +33,7 @@ pub trait Footprint: Device {
 /// Memory of the host, as of the first request for it, before anything was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostMemory {
-    /// Memory that may be taken, bytes, if the system tells.
+    /// Memory that may be taken, bytes, if the system says.
     pub bytes: Option<u64>,
     /// Limit that bounds `bytes`.
     pub bound: Option<&'static Bound>,

@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_equals_its_place_in_the_whole() {
+    fn a_range_equals_that_range_of_the_whole() {
         let rows = Numbers::Rows {
             range: Range::matrix(40),
             columns: 40,

@@ -309,7 +309,7 @@ mod tests {
         }
     }
 
-    /// Where the file system has direct reads; elsewhere the reason is told.
+    /// Where the file system has direct reads; elsewhere the reason is reported.
     #[test]
     fn aligned_reads_end_anywhere() {
         let (folder, content) = (Scratch::new(), content());

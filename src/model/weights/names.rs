@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_told_as_ranges() {
+    fn numbers_are_shown_as_ranges() {
         assert_eq!(of(&[7]), "model-00007-of-00042.safetensors");
         assert_eq!(of(&[4, 3, 5]), "model-[00003-00005]-of-00042.safetensors");
         assert_eq!(

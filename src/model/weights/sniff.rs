@@ -50,7 +50,7 @@ mod tests {
     use super::foreign;
 
     #[test]
-    fn what_stands_in_a_files_place_is_named() {
+    fn what_is_found_instead_of_a_file_is_named() {
         for (content, word) in [
             (&b""[..], "empty"),
             (b"\n <!DOCTYPE html><html>", "web page"),

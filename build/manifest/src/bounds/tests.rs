@@ -28,7 +28,7 @@ const FACTS: [&str; 28] = [
     "kHeadGroup",
     "kPairs",
     "kExperts",
-    "kTurns",
+    "kAssigned",
     "kIntermediate",
     "kInner",
     "kWidth",
@@ -70,7 +70,7 @@ const OTHERS: [(&str, &str); 20] = [
     // Implied by keys and values of 128 elements.
     ("ops/conv_silu/channels_f32.cuh", "kChannels % 4 == 0"),
     // Implied by the bound of `route`.
-    ("ops/moe/row_f16.cuh", "kTurns <= tile::kWarpLanes"),
+    ("ops/moe/row_f16.cuh", "kAssigned <= tile::kWarpLanes"),
     // About sizes that kernels or leaves fit to the shape.
     ("ops/moe/rows_f16.cuh", "kRowsFit || kRowsMax >= 64"),
     (
@@ -81,13 +81,16 @@ const OTHERS: [(&str, &str); 20] = [
     ("tile/activates_sm90.cuh", "sizeof(Piece) == kPairs * 4"),
     (
         "ops/experts/warpgroups_f16_sm90.cuh",
-        "tile::operand_bytes(kPlacesMax, Experts::kIntermediate) <= sizeof(float) * kPlacesMax * \
+        "tile::operand_bytes(kSortedMax, Experts::kIntermediate) <= sizeof(float) * kSortedMax * \
          Experts::kIntermediate",
     ),
-    ("tile/held.cuh", "kTiles * kTileRows <= held_rows(kK)"),
+    (
+        "tile/resident.cuh",
+        "kTiles * kTileRows <= resident_rows(kK)",
+    ),
     (
         "tile/warpgroups_sm90.cuh",
-        "!kKnown || kSteps % kTurns == 0",
+        "!kKnown || kSteps % kUnrolled == 0",
     ),
     (
         "tile/panels.cuh",
@@ -221,13 +224,16 @@ fn numbers_that_bounds_count_with_are_those_of_device_code() {
         ("tile/panels.cuh", "inline constexpr int kSegmentsMax = 8;"),
         ("tile/panels.cuh", "inline constexpr int kPanelRows = 16;"),
         (
-            "tile/held.cuh",
-            "inline constexpr int kHeldRegisters = 128;",
+            "tile/resident.cuh",
+            "inline constexpr int kResidentRegisters = 128;",
         ),
-        ("tile/held.cuh", "inline constexpr int kPairColumns = 32;"),
         (
-            "tile/held.cuh",
-            "k / segments(k) / kPairColumns * 4 <= kHeldRegisters",
+            "tile/resident.cuh",
+            "inline constexpr int kPairColumns = 32;",
+        ),
+        (
+            "tile/resident.cuh",
+            "k / segments(k) / kPairColumns * 4 <= kResidentRegisters",
         ),
         ("tile/reduce.cuh", "inline constexpr int kWarpLanes = 32;"),
         ("tile/pages.cuh", "inline constexpr int kPageColumns = 64;"),

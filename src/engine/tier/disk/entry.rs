@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_piece_opens_with_its_key_at_its_place_alone() {
+    fn a_piece_opens_with_its_key_at_its_position_alone() {
         let (secret, header) = (Secret::of(1), header(2, None));
         let bond = header.bond(&[1; 32]);
         let mut sealed = vec![3; 4096];

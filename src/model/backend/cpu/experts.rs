@@ -45,7 +45,7 @@ impl<E: shapes::Experts> Experts<E> {
     }
 }
 
-/// Routing of a step: experts `[rows][PER_TOKEN]`, most likely first, weights `[rows][TURNS]`.
+/// Routing of a step: experts `[rows][PER_TOKEN]`, most likely first, weights `[rows][ASSIGNED]`.
 pub struct Routing<E> {
     /// Probabilities of the row that is being routed.
     probabilities: Vec<f32>,
@@ -110,7 +110,7 @@ impl<E: shapes::Experts> Routing<E> {
         }
         let shared = logits[E::COUNT..].iter();
         self.weights.extend(shared.map(|&logit| sigmoid(logit)));
-        self.weights.resize(first + E::TURNS, 1.0);
+        self.weights.resize(first + E::ASSIGNED, 1.0);
     }
 }
 
@@ -176,20 +176,20 @@ fn most_likely(probabilities: &[f32]) -> usize {
     (1..probabilities.len()).fold(0, better)
 }
 
-/// Rows of a step regrouped by expert. A place is an index for one row at one of its experts.
+/// Rows of a step regrouped by expert. A sorted row is one row at one of its experts.
 #[derive(Default)]
 pub struct Scratch {
-    /// First place of each expert, then the number of places.
+    /// First sorted row of each expert, then the number of sorted rows.
     starts: Vec<usize>,
-    /// Place of a row at its expert of each rank, `[row][rank]`.
-    place_of: Vec<usize>,
-    /// Inputs, `[place][WIDTH]`.
+    /// Sorted row of each row at its expert of each rank, `[row][rank]`.
+    sorted_row_of: Vec<usize>,
+    /// Inputs, `[sorted row][WIDTH]`.
     x: Vec<f32>,
-    /// Gates and ups, `[place][INPUTS I]`.
+    /// Gates and ups, `[sorted row][INPUTS I]`.
     gate_up: Vec<f32>,
-    /// Activations, `[place][I]`.
+    /// Activations, `[sorted row][I]`.
     act: Vec<f32>,
-    /// Outputs of experts, `[place][WIDTH]`.
+    /// Outputs of experts, `[sorted row][WIDTH]`.
     y: Vec<f32>,
     tasks: Vec<Task>,
     shared: SharedExpert,
@@ -253,10 +253,11 @@ fn experts<E: shapes::Experts>(
     assert_eq!((to.rows, to.width), (x.rows, E::WIDTH));
     s.group(x, routing);
     experts.round(&mut s.x, E::WIDTH);
-    let places = routing.experts.len();
-    s.gate_up.resize(places * E::INPUTS * E::INTERMEDIATE, 0.0);
-    s.act.resize(places * E::INTERMEDIATE, 0.0);
-    s.y.resize(places * E::WIDTH, 0.0);
+    let sorted_rows = routing.experts.len();
+    s.gate_up
+        .resize(sorted_rows * E::INPUTS * E::INTERMEDIATE, 0.0);
+    s.act.resize(sorted_rows * E::INTERMEDIATE, 0.0);
+    s.y.resize(sorted_rows * E::WIDTH, 0.0);
     products(
         pool,
         &mut s.tasks,
@@ -296,19 +297,19 @@ impl Scratch {
             self.starts[expert + 1] += self.starts[expert];
         }
         let mut next = self.starts[..E::COUNT].to_vec();
-        self.place_of.clear();
+        self.sorted_row_of.clear();
         self.x.resize(routing.experts.len() * E::WIDTH, 0.0);
         for (index, &expert) in routing.experts.iter().enumerate() {
-            let place = next[expert as usize];
+            let sorted = next[expert as usize];
             next[expert as usize] += 1;
-            self.place_of.push(place);
+            self.sorted_row_of.push(sorted);
             let row = x.row(index / E::PER_TOKEN);
-            self.x[place * E::WIDTH..][..E::WIDTH].copy_from_slice(row);
+            self.x[sorted * E::WIDTH..][..E::WIDTH].copy_from_slice(row);
         }
     }
 }
 
-/// `out[place] = matrices[expert of place] x[place]`.
+/// `out[row] = matrices[expert of row] x[row]`, rows sorted by expert.
 fn products(
     pool: &mut Pool,
     tasks: &mut Vec<Task>,
@@ -322,14 +323,14 @@ fn products(
     let tasks = &*tasks;
     pool.run(tasks.len(), |task| {
         let Task { expert, panels } = &tasks[task];
-        let (w, places) = (&matrices[*expert], starts[*expert]..starts[expert + 1]);
-        let x = &x[places.start * w.k..places.end * w.k];
+        let (w, rows) = (&matrices[*expert], starts[*expert]..starts[expert + 1]);
+        let x = &x[rows.start * w.k..rows.end * w.k];
         let product = Product {
             x,
             w,
             n: w.n,
             out: &out,
-            out_start: places.start * w.n,
+            out_start: rows.start * w.n,
         };
         // SAFETY: tasks differ in expert, and so in rows of the output, or in panels.
         unsafe { product.run(panels.clone()) };
@@ -357,14 +358,14 @@ fn plan(pool: &Pool, tasks: &mut Vec<Task>, starts: &[usize], shape: &Matrix) {
 fn combine<E: shapes::Experts>(pool: &mut Pool, s: &Scratch, routing: &Routing<E>, to: &mut [f32]) {
     let rows = to.len() / E::WIDTH;
     let to = Shared::new(to);
-    split(pool, rows, E::WIDTH * E::TURNS, |rows| {
+    split(pool, rows, E::WIDTH * E::ASSIGNED, |rows| {
         let mut sum = vec![0.0; E::WIDTH];
         for row in rows {
             sum.fill(0.0);
-            for turn in 0..E::TURNS {
-                let weight = routing.weights[row * E::TURNS + turn];
-                let y = match turn < E::PER_TOKEN {
-                    true => &s.y[s.place_of[row * E::PER_TOKEN + turn] * E::WIDTH..],
+            for rank in 0..E::ASSIGNED {
+                let weight = routing.weights[row * E::ASSIGNED + rank];
+                let y = match rank < E::PER_TOKEN {
+                    true => &s.y[s.sorted_row_of[row * E::PER_TOKEN + rank] * E::WIDTH..],
                     false => &s.shared.y[row * E::WIDTH..],
                 };
                 let pairs = sum.iter_mut().zip(y);

@@ -25,7 +25,7 @@ pub trait Launchers: shapes::Attention {
     const ATTENTION: Launcher<ops::atlas_attention_launcher>;
 }
 
-/// Longest sum of attention's products, other than over the hidden size.
+/// Longest row that attention's output is multiplied with: `MIXED` of the widest shape.
 pub const WIDEST: usize = largest(&each_attention![A => A::MIXED]);
 /// Largest number of groups of a layer's query heads that are scored together.
 pub const GROUPS: usize = largest(&each_attention![A => A::HEADS / A::TOGETHER]);
@@ -216,13 +216,13 @@ impl<A: Launchers> Attend<A> for Cuda {
             others,
         } = step.tiles(A::INDEX);
         out.rounded = ATTEND_ROUNDS && cells.count > 0;
-        let places = match step.one_by_one {
+        let partial_rows = match step.one_by_one {
             few @ ..=FEW_ROWS => few,
             _ => 0,
         };
         let sinks = sinks_of::<A>(sinks);
         // SAFETY: shapes are checked; `Batch` has checked pages and positions; `partial` and
-        // `arrived` suffice for `places` splits, as many as FEW_ROWS rows have.
+        // `arrived` suffice for `partial_rows` splits, as many as FEW_ROWS rows have.
         self.queue.launch("attend", |stream| unsafe {
             (A::ATTEND)(
                 q.as_ptr(),
@@ -240,7 +240,7 @@ impl<A: Launchers> Attend<A> for Cuda {
                 count(q.rows),
                 count(cells.count),
                 count(cell_tokens),
-                count(places),
+                count(partial_rows),
                 count(others.count),
                 out.rounded.into(),
                 stream,

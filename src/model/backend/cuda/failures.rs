@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_error_is_told_once() {
+    fn the_first_error_is_reported_once() {
         let mut failures = Failures::default();
         failures.queued(Ok(()));
         assert!(!failures.any());
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_refused_launch_brought_about_is_not_what_is_told() {
+    fn a_refused_launch_is_reported_rather_than_its_consequences() {
         let mut failures = Failures::default();
         failures.queued(Err("refused"));
         failures.waited(Err("later"));

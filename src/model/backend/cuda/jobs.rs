@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn gate_and_up_take_turns() {
+    fn rows_of_gate_and_up_alternate() {
         let rows = [256, 256];
         let destination = |index, start| Order::Interleaved.destination(&rows, index, start);
         assert_eq!([destination(0, 0), destination(1, 0)], [(0, 16), (8, 16)]);

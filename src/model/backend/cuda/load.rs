@@ -55,7 +55,7 @@ struct Slot {
 pub struct Loader {
     copies: Stream,
     slots: Vec<Slot>,
-    /// Events after the repacking of each slot in the records.
+    /// Events that mark the end of repacking, one for each slot of the records.
     packed: Vec<Event>,
     /// Slots whose copies may still be running, the oldest first.
     under_way: VecDeque<usize>,
@@ -135,7 +135,7 @@ impl Loader {
             under_way.push_back(slot);
             free(&mut under_way, &events)
         });
-        // After an error too, since copies read the slots until they are done.
+        // The waits follow an error, too: copies read the slots until they are done.
         let copied = copies.synchronize().map_err(failed);
         let packed = stream.synchronize().map_err(failed);
         loaded.and(copied).and(packed)

@@ -9,7 +9,7 @@ use crate::ops::Footprint;
 use crate::target;
 use step::executor::DeviceError;
 
-/// Bytes that may be taken of the memory that this binary's GPU uses, if the system tells.
+/// Bytes that may be taken of the memory that this binary's GPU uses, if the system says.
 ///
 /// # Errors
 /// Why the GPU cannot be used, and the fix.

@@ -88,7 +88,7 @@ mod tests {
     const MOST: usize = 100_000;
 
     #[test]
-    fn every_byte_of_what_was_packed_is_read_to_its_place() {
+    fn every_packed_byte_is_read_to_its_offset() {
         let checkpoint = open_seeded(Default::default());
         let path = std::env::temp_dir().join(format!("atlas-packed-{}", std::process::id()));
         let mut writer = Writer::new(File::create(&path).unwrap(), READER.layout, true).unwrap();

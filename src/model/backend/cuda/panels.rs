@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn gate_and_up_take_turns_of_eight_rows() {
+    fn gate_and_up_alternate_by_eight_rows() {
         let part = |code| {
             let bits = Bits {
                 coding: Coding::Nvfp4,

@@ -14,26 +14,26 @@ use crate::weights::WeightsError;
 use step::executor::DeviceError;
 
 /// Elements of a row's widest tensor: the results at all of the row's experts together.
-pub const WIDEST_ROW: usize = Moe::TURNS * most(Moe::WIDTH, Moe::INTERMEDIATE);
+pub const WIDEST_ROW: usize = Moe::ASSIGNED * most(Moe::WIDTH, Moe::INTERMEDIATE);
 /// Length of the longest row of experts' matrices.
 pub const LONGEST: usize = Moe::INTERMEDIATE;
-/// Number of (row, expert) pairs of the largest step, the shared expert included.
-const TURNS: usize = ROWS_MAX * Moe::TURNS;
-/// Number of operand rows for all pairs; the rows of each expert are padded to whole groups.
-const PLACES: usize =
-    (TURNS + (OPERAND_ROWS - 1) * least(TURNS, Moe::ALL)).next_multiple_of(OPERAND_ROWS);
+/// Number of assignments of a step's rows to experts, the shared one included.
+const ASSIGNMENTS: usize = ROWS_MAX * Moe::ASSIGNED;
+/// Number of rows sorted by expert, one an assignment; those of each expert are whole groups.
+const SORTED_ROWS: usize = (ASSIGNMENTS + (OPERAND_ROWS - 1) * least(ASSIGNMENTS, Moe::ALL))
+    .next_multiple_of(OPERAND_ROWS);
 /// Elements that blocks of one launch pass to each other: activations of few rows at their experts,
 /// then the rows' choices of experts.
-const RELAY: usize = (MOE_ROWS + 1) * Moe::TURNS * Moe::INTERMEDIATE;
+const RELAY: usize = (MOE_ROWS + 1) * Moe::ASSIGNED * Moe::INTERMEDIATE;
 /// Byte that fills `relay` between launches: as F32 a NaN that no arithmetic gives, and not the id
 /// of an expert.
 const NOT_YET: u8 = 0xff;
-/// Bytes of the plan of `experts`: tiles of 16 bytes, two numbers for each operand row, and the
-/// counts of tiles, operand rows and tiles taken.
-const PLAN_BYTES: usize = (PLACES * (16 + 2 * 4) + 12).next_multiple_of(16);
+/// Bytes of the plan of `experts`: tiles of 16 bytes, two numbers for each sorted row, and the
+/// counts of tiles, sorted rows and tiles taken.
+const PLAN_BYTES: usize = (SORTED_ROWS * (16 + 2 * 4) + 12).next_multiple_of(16);
 /// Bytes of `experts`' NVFP4 operands, rows and activations, for block-scaled instructions.
 const BLOCK_SCALED_BYTES: usize = if Moe::ROWS_NVFP4 {
-    nvfp4_bytes(ROWS_MAX, Moe::WIDTH) + nvfp4_bytes(PLACES, Moe::INTERMEDIATE)
+    nvfp4_bytes(ROWS_MAX, Moe::WIDTH) + nvfp4_bytes(SORTED_ROWS, Moe::INTERMEDIATE)
 } else {
     0
 };
@@ -41,7 +41,7 @@ const BLOCK_SCALED_BYTES: usize = if Moe::ROWS_NVFP4 {
 pub const OPERAND_BYTES: usize = most(
     BLOCK_SCALED_BYTES,
     if target::OPERANDS {
-        2 * PLACES * Moe::WIDTH
+        2 * SORTED_ROWS * Moe::WIDTH
     } else {
         0
     },
@@ -59,11 +59,11 @@ const fn nvfp4_bytes(rows: usize, width: usize) -> usize {
 /// Memory that experts need while they run.
 pub struct Workspace {
     plan: DeviceBuf<u8>,
-    /// Activations, `[PLACES][INTERMEDIATE]` F32, or F16 operands in half of the memory.
+    /// Activations, `[SORTED_ROWS][INTERMEDIATE]` F32, or F16 operands in half of the memory.
     act: DeviceBuf<f32>,
-    /// Results of experts, `[PLACES][WIDTH / 2]` pairs of F16.
-    turns: DeviceBuf<u32>,
-    /// Values passed between blocks of a launch, `[MOE_ROWS + 1][TURNS][INTERMEDIATE]` (`RELAY`).
+    /// Results of experts, `[SORTED_ROWS][WIDTH / 2]` pairs of F16.
+    results: DeviceBuf<u32>,
+    /// Values passed between a launch's blocks, `[MOE_ROWS + 1][ASSIGNED][INTERMEDIATE]` (`RELAY`).
     relay: DeviceBuf<f32>,
 }
 
@@ -73,11 +73,11 @@ impl Workspace {
         const NUMBER: usize = size_of::<f32>();
         [
             PLAN_BYTES,
-            PLACES * Moe::INTERMEDIATE * NUMBER,
-            PLACES * Moe::WIDTH / 2 * NUMBER,
+            SORTED_ROWS * Moe::INTERMEDIATE * NUMBER,
+            SORTED_ROWS * Moe::WIDTH / 2 * NUMBER,
             RELAY * NUMBER,
-            TURNS * NUMBER,
-            TURNS * NUMBER,
+            ASSIGNMENTS * NUMBER,
+            ASSIGNMENTS * NUMBER,
         ]
     };
 
@@ -85,12 +85,12 @@ impl Workspace {
         let mut relay = memory::buffer(device, RELAY)?;
         relay.fill_bytes(NOT_YET, stream).map_err(refused)?;
         // Sums read only written elements, but `initcheck` does not see writes by bulk copies.
-        let mut turns = memory::buffer(device, PLACES * Moe::WIDTH / 2)?;
-        turns.fill_bytes(0, stream).map_err(refused)?;
+        let mut results = memory::buffer(device, SORTED_ROWS * Moe::WIDTH / 2)?;
+        results.fill_bytes(0, stream).map_err(refused)?;
         Ok(Workspace {
             plan: memory::buffer(device, PLAN_BYTES)?,
-            act: memory::buffer(device, PLACES * Moe::INTERMEDIATE)?,
-            turns,
+            act: memory::buffer(device, SORTED_ROWS * Moe::INTERMEDIATE)?,
+            results,
             relay,
         })
     }
@@ -105,7 +105,7 @@ pub struct Experts {
     pub down: DeviceBuf<u8>,
 }
 
-/// Chosen experts of each row, the shared one last, and their weights: `[TURNS]` of each.
+/// Chosen experts of each row, the shared one last, and their weights: `[ASSIGNMENTS]` each.
 pub struct Routing {
     rows: usize,
     chosen: DeviceBuf<u32>,
@@ -114,7 +114,7 @@ pub struct Routing {
 
 impl Cuda {
     /// Allocates buffers for the experts of a layer, of `gate_up` and `down` bytes each.
-    pub fn experts_room(
+    pub fn experts_memory(
         &self,
         storage: Storage,
         [gate_up, down]: [usize; 2],
@@ -154,7 +154,7 @@ impl Route<Moe> for Cuda {
                 (expert.inputs.clone(), Order::of_inputs(Moe::INPUTS)),
                 (vec![expert.down], Order::Stacked),
             ];
-            let place = move |(buffer, (parts, order))| {
+            let source = move |(buffer, (parts, order))| {
                 let mut wanted = Wanted {
                     parts,
                     order,
@@ -164,11 +164,11 @@ impl Route<Moe> for Cuda {
                 wanted.to.1 = index * wanted.bytes();
                 wanted
             };
-            both.into_iter().enumerate().map(place)
+            both.into_iter().enumerate().map(source)
         });
         let wanted: Vec<_> = wanted.collect();
         let bytes = [wanted[0].bytes(), wanted[1].bytes()];
-        let mut experts = self.experts_room(storage, bytes)?;
+        let mut experts = self.experts_memory(storage, bytes)?;
         self.load(&wanted, &mut [&mut experts.gate_up, &mut experts.down])?;
         self.matrix_bytes += (experts.gate_up.bytes() + experts.down.bytes()) as u64;
         Ok(experts)
@@ -177,8 +177,8 @@ impl Route<Moe> for Cuda {
     fn routing(&self) -> Result<Routing, DeviceError> {
         Ok(Routing {
             rows: 0,
-            chosen: memory::buffer(&self.device, TURNS)?,
-            weights: memory::buffer(&self.device, TURNS)?,
+            chosen: memory::buffer(&self.device, ASSIGNMENTS)?,
+            weights: memory::buffer(&self.device, ASSIGNMENTS)?,
         })
     }
 
@@ -198,9 +198,9 @@ impl Route<Moe> for Cuda {
         assert_eq!((x.rows, x.width), (routing.rows, Moe::WIDTH));
         let to = sums_of(to, x.rows);
         let (rows, operands) = x.as_factor(&mut self.operands);
-        // SAFETY: shapes are checked; the workspace suffices for the pairs of ROWS_MAX rows; both
-        // arrays have all experts' matrices in panels of their storage; kernels that take rounded
-        // rows write no operands.
+        // SAFETY: shapes are checked; the workspace suffices for ROWS_MAX rows; both arrays have
+        // all experts' matrices in panels of their storage; kernels that take rounded rows write no
+        // operands.
         self.queue.launch("experts", |stream| unsafe {
             ops::atlas_experts(
                 rows,
@@ -211,7 +211,7 @@ impl Route<Moe> for Cuda {
                 self.experts.plan.as_mut_ptr(),
                 operands,
                 self.experts.act.as_mut_ptr(),
-                self.experts.turns.as_mut_ptr(),
+                self.experts.results.as_mut_ptr(),
                 to,
                 count(x.rows),
                 experts.storage.number(),
@@ -236,7 +236,7 @@ impl Route<Moe> for Cuda {
         assert_eq!((logits.rows, logits.width), (rows, Moe::LOGITS));
         assert_eq!(x.width, Moe::WIDTH);
         let to = sums_of(to, rows);
-        // SAFETY: shapes are checked; the workspace suffices for the pairs of the rows; both arrays
+        // SAFETY: shapes are checked; the workspace suffices for the rows' assignments; both arrays
         // have all experts' matrices in panels of their storage.
         self.queue.launch("moe", |stream| unsafe {
             ops::atlas_moe(
@@ -251,7 +251,7 @@ impl Route<Moe> for Cuda {
                 self.operands.as_mut_ptr(),
                 self.experts.act.as_mut_ptr(),
                 self.experts.relay.as_mut_ptr(),
-                self.experts.turns.as_mut_ptr(),
+                self.experts.results.as_mut_ptr(),
                 to,
                 count(rows),
                 experts.storage.number(),

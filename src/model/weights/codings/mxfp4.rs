@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn powers_that_kernels_cannot_have_are_told() {
+    fn powers_outside_the_kernels_range_are_reported() {
         let codes = [0x11; MXFP4_GROUP];
         let mut out = [0; 4];
         let mut of = |codes: &[u8], powers| powers_of(codes, powers, &mut out);

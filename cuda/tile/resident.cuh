@@ -1,4 +1,4 @@
-// Products of more rows than a tile with many panels of weights, for decode: rows are held in
+// Products of more rows than a tile with many panels of weights, for decode: rows are resident in
 // registers, weights are streamed. The arithmetic is that of `Flat`, `Tiled` and `Stream`.
 //
 // A warp has a segment of K: these columns of all the block's rows are operands in its registers
@@ -11,78 +11,78 @@
 namespace atlas::tile {
 
 // Shape of a block that fills an SM: rows take its registers, weights its shared memory.
-using HeldShape = Shape<8, kLargeSm ? 8 : 3, 2048>;
+using ResidentShape = Shape<8, kLargeSm ? 8 : 3, 2048>;
 
 // Most rows of a grid; more are faster in tiles.
-inline constexpr int kHeldRowsMax = 64;
+inline constexpr int kResidentRowsMax = 64;
 
 // Most registers of a thread for rows.
-inline constexpr int kHeldRegisters = 128;
+inline constexpr int kResidentRegisters = 128;
 
 // Columns that a pair of instructions multiplies.
 inline constexpr int kPairColumns = 32;
 
 // Most rows of `k` columns that a block holds: a power of two of tiles.
-__host__ __device__ constexpr int held_rows(int k) {
+__host__ __device__ constexpr int resident_rows(int k) {
   int tiles = 4;
-  while (tiles > 1 && k / segments(k) / kPairColumns * 4 * tiles > kHeldRegisters) tiles /= 2;
+  while (tiles > 1 && k / segments(k) / kPairColumns * 4 * tiles > kResidentRegisters) tiles /= 2;
   return tiles * kTileRows;
 }
 
 // Whether a block can hold rows of `k` columns at all.
-__host__ __device__ constexpr bool holds(int k) {
-  return k / segments(k) / kPairColumns * 4 <= kHeldRegisters;
+__host__ __device__ constexpr bool fits_registers(int k) {
+  return k / segments(k) / kPairColumns * 4 <= kResidentRegisters;
 }
 
-// Tiles of `held_rows`, and of a block for fewer rows.
-__host__ __device__ constexpr int held_tiles(int k) { return held_rows(k) / kTileRows; }
-__host__ __device__ constexpr int few_held_tiles(int k) {
-  return held_tiles(k) > 2 ? 2 : held_tiles(k);
+// Tiles of `resident_rows`, and of a block for fewer rows.
+__host__ __device__ constexpr int resident_tiles(int k) { return resident_rows(k) / kTileRows; }
+__host__ __device__ constexpr int few_resident_tiles(int k) {
+  return resident_tiles(k) > 2 ? 2 : resident_tiles(k);
 }
 
-// Sums of two turns, on their way from warps to the block.
+// Sums of two rounds, on their way from warps to the block.
 template <int kRows>
-struct HeldSums {
+struct ResidentSums {
   // Pitch by which eight lanes' rows of weights and four lanes' rows are in different banks.
   static constexpr int kPitch = kPanelRows + 4;
 
-  alignas(16) float sum[2][HeldShape::kWarps][kRows][kPitch];  // (turn, warp, row, panel row)
-  unsigned long long there;  // barrier: a turn's sums of all warps
+  alignas(16) float sum[2][ResidentShape::kWarps][kRows][kPitch];  // (round, warp, row, panel row)
+  unsigned long long there;  // barrier: a round's sums of all warps
 };
 
 template <int kRows>
-struct HeldStorage {
-  StreamStorage<HeldShape> stream;
-  HeldSums<kRows> sums;
+struct ResidentStorage {
+  StreamStorage<ResidentShape> stream;
+  ResidentSums<kRows> sums;
 };
 
 // `Stream` for matrices of kK columns and 8 * kTiles rows in registers. `sink(unit, quad, row,
 // sums)` takes the sums of the panel's rows 4 quad .. 4 quad + 3, without their row scale.
 template <Storage kStorage, int kK, int kTiles, class At>
-struct Held : Stream<kStorage, kK, kTiles, HeldShape, At> {
-  using Base = Stream<kStorage, kK, kTiles, HeldShape, At>;
+struct Resident : Stream<kStorage, kK, kTiles, ResidentShape, At> {
+  using Base = Stream<kStorage, kK, kTiles, ResidentShape, At>;
   using W = Matrix<kStorage>;
-  using Sums = HeldSums<kTiles * kTileRows>;
+  using Sums = ResidentSums<kTiles * kTileRows>;
   using Base::kAtOnce;
   using Base::kGroups;
   using Base::kPieces;
   using Base::kSegments;
   static constexpr int kOctets = kGroups * W::Code::kOctets;
-  static_assert(kTiles * kTileRows <= held_rows(kK), "registers have room for the rows");
-  static_assert(holds(kK), "registers have room for a tile");
+  static_assert(kTiles * kTileRows <= resident_rows(kK), "registers suffice for the rows");
+  static_assert(fits_registers(kK), "registers suffice for a tile");
 
   using Base::lane;
   using Base::warp;
 
   uint4 x[kOctets][kTiles];  // a lane's columns of the segment
 
-  __device__ Held(StreamStorage<HeldShape>& shared, const At& at, int count)
+  __device__ Resident(StreamStorage<ResidentShape>& shared, const At& at, int count)
       : Base(shared, at, count) {}
 
   // Loads the rows: `octet(row, column)` gives eight columns of a row as operands; a lane has
   // `kTogether` of these loads in flight.
   template <int kTogether = kOctets * kTiles, class Octet>
-  __device__ void hold(int rows, const Octet& octet) {
+  __device__ void load_rows(int rows, const Octet& octet) {
     const int g = lane() / 4, q = lane() % 4;
 #pragma unroll
     for (int o = 0; o < kOctets; ++o) {
@@ -98,25 +98,25 @@ struct Held : Stream<kStorage, kK, kTiles, HeldShape, At> {
     }
   }
 
-  // Runs all panels. A turn's sums are added while the next one's weights are multiplied.
+  // Runs all panels. A round's sums are added while the next one's weights are multiplied.
   template <class Sink>
   __device__ void run(int rows, Sums& sums, const Sink& sink) {
     if (threadIdx.x == 0) {
-      ptx::mbarrier_init(&sums.there, HeldShape::kWarps * kWarpLanes);
+      ptx::mbarrier_init(&sums.there, ResidentShape::kWarps * kWarpLanes);
       ptx::mbarrier_init_fence();
     }
     __syncthreads();  // the barrier is initialised
-    int turn = 0;
+    int round = 0;
 #pragma unroll 1
-    for (int first = 0; first < this->count; first += kAtOnce, turn ^= 1) {
+    for (int first = 0; first < this->count; first += kAtOnce, round ^= 1) {
       float sum[kTiles][4] = {};
       if (first + this->mine < this->count) multiply(sum);
-      if (first > 0) add_segments(first - kAtOnce, turn ^ 1, rows, sums, sink);
-      put(sum, sums.sum[turn]);
+      if (first > 0) add_segments(first - kAtOnce, round ^ 1, rows, sums, sink);
+      put(sum, sums.sum[round]);
       ptx::mbarrier_arrive(&sums.there);  // this thread's sums are written
     }
     const int last = (this->count - 1) / kAtOnce * kAtOnce;
-    if (this->count > 0) add_segments(last, turn ^ 1, rows, sums, sink);
+    if (this->count > 0) add_segments(last, round ^ 1, rows, sums, sink);
   }
 
   // Sums of a segment of this warp's next panel.
@@ -138,27 +138,27 @@ struct Held : Stream<kStorage, kK, kTiles, HeldShape, At> {
     }
   }
 
-  template <class Turn>
-  __device__ static void put(const float (&sum)[kTiles][4], Turn& turn) {
+  template <class Round>
+  __device__ static void put(const float (&sum)[kTiles][4], Round& round) {
     const int g = lane() / 4, q = lane() % 4;
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
       for (int odd = 0; odd < 2; ++odd) {
-        float* own = turn[warp()][t * kTileRows + 2 * q + odd];
+        float* own = round[warp()][t * kTileRows + 2 * q + odd];
         own[g] = sum[t][odd], own[g + 8] = sum[t][odd + 2];
       }
     }
   }
 
   // Adds up the segments of the panels from `first` on, in order, after all warps have written
-  // them: one half of the block after one turn, the other half after the next. A warp overwrites a
-  // turn's sums only after it has seen all others' sums of the next turn.
+  // them: one half of the block after one round, the other half after the next. A warp overwrites a
+  // round's sums only after it has seen all others' sums of the next round.
   template <class Sink>
-  __device__ void add_segments(int first, int turn, int rows, Sums& sums, const Sink& sink) const {
-    constexpr int kRows = kTiles * kTileRows, kHalf = HeldShape::kThreads / 2;
-    ptx::mbarrier_wait(&sums.there, turn);
-    if (threadIdx.x / kHalf != turn) return;
+  __device__ void add_segments(int first, int round, int rows, Sums& sums, const Sink& sink) const {
+    constexpr int kRows = kTiles * kTileRows, kHalf = ResidentShape::kThreads / 2;
+    ptx::mbarrier_wait(&sums.there, round);
+    if (threadIdx.x / kHalf != round) return;
     const int panels = min(kAtOnce, this->count - first);
 #pragma unroll 1
     for (int item = threadIdx.x % kHalf; item < panels * 4 * kRows; item += kHalf) {
@@ -167,7 +167,7 @@ struct Held : Stream<kStorage, kK, kTiles, HeldShape, At> {
       float4 total{};
 #pragma unroll
       for (int s = 0; s < kSegments; ++s) {
-        const float* from = sums.sum[turn][in_block * kSegments + s][row] + quad * 4;
+        const float* from = sums.sum[round][in_block * kSegments + s][row] + quad * 4;
         const float4 part = *reinterpret_cast<const float4*>(from);
         total.x += part.x, total.y += part.y, total.z += part.z, total.w += part.w;
       }

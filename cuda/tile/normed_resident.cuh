@@ -1,14 +1,14 @@
 // Rows that all blocks of a grid hold: the first blocks norm one each into F16, for all.
 #pragma once
 
-#include "tile/held.cuh"
+#include "tile/resident.cuh"
 #include "tile/meet.cuh"
 #include "tile/normed.cuh"
 
 namespace atlas::tile {
 
 // Destination of normed rows.
-struct HeldRows {
+struct ResidentRows {
   f16* x;             // (rows, HIDDEN)
   unsigned* arrived;  // blocks that have normed their row; zero before and after
 };
@@ -26,8 +26,8 @@ __device__ inline void norm_rounded(const float* from, const NormedRow& gain, f1
 // Norms rows, one a block, into `x` as well unless that is null, and waits until all rows are
 // normed. `from(r)` is row r.
 template <class From>
-__device__ inline Meeting norm_held(const From& from, float* x, int rows,
-                                    const NormedRow& gain, const HeldRows& to) {
+__device__ inline Meeting norm_resident(const From& from, float* x, int rows,
+                                    const NormedRow& gain, const ResidentRows& to) {
   __shared__ NormedRow::SharedStorage shared;
   const int blocks = gridDim.x, first = blockIdx.x;
 #pragma unroll 1
@@ -43,15 +43,15 @@ __device__ inline Meeting norm_held(const From& from, float* x, int rows,
 
 // Loads 8 * kTiles normed rows from `first` on into registers.
 template <int kTiles, class Stage>
-__device__ inline void hold_normed(Stage& stage, const HeldRows& from, int first, int rows) {
+__device__ inline void load_normed(Stage& stage, const ResidentRows& from, int first, int rows) {
   const f16* x = from.x + static_cast<size_t>(first) * target::HIDDEN;
-  stage.hold(rows, [&](int row, int column) {
+  stage.load_rows(rows, [&](int row, int column) {
     return *reinterpret_cast<const uint4*>(x + row * target::HIDDEN + column);
   });
 }
 
 // Tiles of normed rows that a block holds, and of a block for fewer rows.
-inline constexpr int kHeldTiles = held_tiles(target::HIDDEN);
-inline constexpr int kFewHeldTiles = few_held_tiles(target::HIDDEN);
+inline constexpr int kResidentTiles = resident_tiles(target::HIDDEN);
+inline constexpr int kFewResidentTiles = few_resident_tiles(target::HIDDEN);
 
 }  // namespace atlas::tile

@@ -6,32 +6,32 @@
 //             `rms_norm` and `linear`, which they are left to
 //
 // More rows than a tile are normed by the first blocks, a row each, while all blocks load weights.
-// Then every block holds the rows in registers, and weights are streamed past them.
+// Then every block has the rows in registers, and weights are streamed past them.
 #pragma once
 
 #include "ops/norm_linear/stream_f16.cuh"
-#include "tile/normed_held.cuh"
+#include "tile/normed_resident.cuh"
 
 namespace atlas::norm_linear {
 
 template <tile::Storage kStorage, int kTiles>
-__device__ inline void run_held(const Params& params, const tile::HeldRows& to, int first,
+__device__ inline void run_resident(const Params& params, const tile::ResidentRows& to, int first,
                                 int block, int blocks) {
   using At = PartPanels<kStorage>;
   using W = tile::Matrix<kStorage>;
   constexpr int kRows = kTiles * tile::kTileRows;
-  auto& shared = *reinterpret_cast<tile::HeldStorage<kRows>*>(dynamic_shared);
+  auto& shared = *reinterpret_cast<tile::ResidentStorage<kRows>*>(dynamic_shared);
   const int rows = min(params.rows - first, kRows);
   const auto share = tile::Share::of(panels_of(params, kStorage), block, blocks);
   const At at{params, share.first};
-  tile::Held<kStorage, HIDDEN, kTiles, At> stage(shared.stream, at, share.count);
+  tile::Resident<kStorage, HIDDEN, kTiles, At> stage(shared.stream, at, share.count);
   stage.prefetch();
   Row gain;
   gain.load(params.gain);
   ptx::griddepcontrol_wait();  // the weights depend on nothing; everything below does
   const tile::RowsIn from{params.residual};
-  const auto meeting = tile::norm_held(from, params.x, params.rows, gain, to);
-  tile::hold_normed<kTiles>(stage, to, first, rows);
+  const auto meeting = tile::norm_resident(from, params.x, params.rows, gain, to);
+  tile::load_normed<kTiles>(stage, to, first, rows);
   stage.run(rows, shared.sums, [&](int unit, int quad, int row, const float4& sums) {
     int panel = at.first + unit;
     const Part& part = at.part_of(panel);
@@ -42,49 +42,51 @@ __device__ inline void run_held(const Params& params, const tile::HeldRows& to, 
   meeting.leave();
 }
 
-// Product of rows held in registers: `groups` of 8 * kTiles rows are neighbours in the grid, so
+// Product of rows resident in registers: `groups` of 8 * kTiles rows are neighbours in the grid, so
 // that blocks with the same weights run together.
 template <int kTiles>
-__global__ __launch_bounds__(tile::HeldShape::kThreads, 1) void held(
-    const __grid_constant__ Params params, const __grid_constant__ tile::HeldRows to, int groups) {
+__global__ __launch_bounds__(tile::ResidentShape::kThreads, 1) void resident(
+    const __grid_constant__ Params params, const __grid_constant__ tile::ResidentRows to,
+    int groups) {
   ptx::griddepcontrol_launch_dependents();
   const int first = static_cast<int>(blockIdx.x) % groups * kTiles * tile::kTileRows;
   const int block = static_cast<int>(blockIdx.x) / groups;
   for_storage(params, block, [&](auto storage, int block, int blocks) {
-    run_held<storage.value, kTiles>(params, to, first, block, blocks);
+    run_resident<storage.value, kTiles>(params, to, first, block, blocks);
   });
 }
 
 template <int kTiles>
-cudaError_t launch_tiles_held(Params params, const tile::HeldRows& to, cudaStream_t stream) {
+cudaError_t launch_tiles_resident(Params params, const tile::ResidentRows& to,
+                                  cudaStream_t stream) {
   constexpr int kRows = kTiles * tile::kTileRows;
   const unsigned groups = blocks_for(params.rows, kRows);
   const unsigned grid = deal(params, target::SMS / static_cast<int>(groups)) * groups;
-  const cudaError_t refused = room_for_waiting(grid);
+  const cudaError_t refused = require_coresident(grid);
   if (refused != cudaSuccess) return refused;
-  return launch_chained(held<kTiles>,
-                        {grid, tile::HeldShape::kThreads, sizeof(tile::HeldStorage<kRows>)}, stream,
-                        params, to, static_cast<int>(groups));
+  return launch_chained(resident<kTiles>,
+                        {grid, tile::ResidentShape::kThreads, sizeof(tile::ResidentStorage<kRows>)},
+                        stream, params, to, static_cast<int>(groups));
 }
 
-// Launches rows that are held in registers; `operands` has room for them in F16.
-inline cudaError_t launch_held(Params params, bool keep, unsigned char* operands,
+// Launches rows that are resident in registers; `operands` has memory for them in F16.
+inline cudaError_t launch_resident(Params params, bool keep, unsigned char* operands,
                                unsigned* arrived, cudaStream_t stream) {
   if (!keep) params.x = nullptr;
-  const tile::HeldRows to{reinterpret_cast<f16*>(operands), arrived};
-  return params.rows <= tile::kFewHeldTiles * tile::kTileRows
-             ? launch_tiles_held<tile::kFewHeldTiles>(params, to, stream)
-             : launch_tiles_held<tile::kHeldTiles>(params, to, stream);
+  const tile::ResidentRows to{reinterpret_cast<f16*>(operands), arrived};
+  return params.rows <= tile::kFewResidentTiles * tile::kTileRows
+             ? launch_tiles_resident<tile::kFewResidentTiles>(params, to, stream)
+             : launch_tiles_resident<tile::kResidentTiles>(params, to, stream);
 }
 
-static_assert(kFits<sizeof(tile::HeldStorage<tile::kHeldTiles * tile::kTileRows>)>);
+static_assert(kFits<sizeof(tile::ResidentStorage<tile::kResidentTiles * tile::kTileRows>)>);
 
 // Whether many rows are rounded once for all products.
 inline constexpr bool kRounds = tile::takes_rounded(tile::kFlatRowsMax + 1, HIDDEN);
-// Most rows that are held in registers where panels fill the SMs twice: more would have weights
+// Most rows that are resident in registers where panels fill the SMs twice: more would have weights
 // read and decoded for each block of rows, and fewer rows would leave tiles half empty.
-inline constexpr int kTwoBlocks = 2 * tile::held_rows(HIDDEN);
-inline constexpr int kFilledHeldMax =
+inline constexpr int kTwoBlocks = 2 * tile::resident_rows(HIDDEN);
+inline constexpr int kFilledResidentMax =
     kTwoBlocks > tile::kFilledRowsMax ? kTwoBlocks : tile::kFilledRowsMax;
 // Values of `keep` other than 0: normed rows are left in `x`, or in F16 if `linear` takes F16.
 inline constexpr unsigned kKeep = 1;
@@ -104,8 +106,8 @@ static __global__ __launch_bounds__(tile::kPanelThreads) void norm_many(const fl
 }
 
 template <class Tile>
-struct HeldF16 {
-  static_assert(Tile::kThreads == tile::HeldShape::kThreads, "a block is the warps that hold rows");
+struct ResidentF16 {
+  static_assert(Tile::kThreads == tile::ResidentShape::kThreads, "all warps hold rows");
 
   // Launches `rms_norm` and `linear` one after the other, for many rows; if `linear` takes rounded
   // rows, they are rounded once for all products, and left so if `keep` says it.
@@ -130,13 +132,14 @@ struct HeldF16 {
     return failed;
   }
 
-  // Whether blocks hold the rows in registers; otherwise rows go in tiles.
-  static bool holds(const Params& params) {
+  // Whether rows fit the registers of blocks; otherwise rows go in tiles.
+  static bool fits_registers(const Params& params) {
     int panels = 0;
     for (const Part& part : params.part) panels += tile::panels_of(part.n);
     constexpr int kBlockPanels = tile::Tiled<tile::Storage::f16>::kBlockPanels;
     const bool fills = kRounds && panels >= 2 * target::SMS * kBlockPanels;
-    return params.rows <= (fills ? min(kFilledHeldMax, tile::kHeldRowsMax) : tile::kHeldRowsMax);
+    const int most = fills ? kFilledResidentMax : tile::kResidentRowsMax;
+    return params.rows <= min(most, tile::kResidentRowsMax);
   }
 
   static int launch(const float* residual, const float* gain, float* x, unsigned keep,
@@ -152,7 +155,7 @@ struct HeldF16 {
     if (keep == kKeepRounded && !kRounds) return cudaErrorInvalidValue;
     if (keep == kKeepRounded) return many(params, keep, operands, stream);
     if (rows <= kFewRowsMax) return launch_few(params, stream);
-    return holds(params) ? launch_held(params, keep != 0, operands, arrived, stream)
+    return fits_registers(params) ? launch_resident(params, keep != 0, operands, arrived, stream)
                          : many(params, keep, operands, stream);
   }
 };
