@@ -5,9 +5,9 @@ use serde::Serialize;
 /// Resident memory of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Memory {
-    /// Now (`VmRSS`).
+    /// Resident memory now (`VmRSS`).
     pub rss_bytes: u64,
-    /// At most so far (`VmHWM`).
+    /// Most resident memory so far (`VmHWM`).
     pub peak_bytes: u64,
 }
 

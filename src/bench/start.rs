@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_tells_what_was_read_and_how() {
+    fn the_table_says_what_was_read_and_how() {
         let table = run(4.0, 1.0).table();
         assert!(table.contains("were read from the page cache"), "{table}");
         let direct = Report {

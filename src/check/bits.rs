@@ -23,7 +23,7 @@ use step::ranking::{all_finite, argmax, most_likely};
 use super::session::window_ring;
 use model::{Runner, Runs};
 
-/// Amount of trials.
+/// Numbers of trials.
 #[derive(Clone, Copy, Debug)]
 pub struct Extent {
     /// Sequences of the largest batch; every smaller batch is tried too.
@@ -55,10 +55,10 @@ const PROMPT_MAX: usize = match 2 * CELL + 3 {
     longest if longest < PREFILL_TOKENS => longest,
     _ => PREFILL_TOKENS,
 };
-/// Length of the prompt that is cut, tokens.
+/// Length of the prompt that is cut into chunks, tokens.
 const CUT_PROMPT_MAX: usize = 16 * CELL + CELL / 3;
 
-/// Greedy tokens of a sequence, each with a digest of the bits of the logits that it was chosen by.
+/// Greedy tokens of a sequence, each with a digest of the logits that it was chosen by.
 type Trace = Vec<(TokenId, u64)>;
 
 /// A prompt with a slot and pages of its own.
@@ -70,7 +70,7 @@ struct Sequence {
     prompt: Vec<TokenId>,
     /// Number of tokens that are computed already, and the state after them.
     begin: Option<(usize, Slot)>,
-    /// Number of tokens after which the state is kept as a snapshot, and its slot.
+    /// Number of tokens after which a snapshot of the state is taken, and its slot.
     kept: Option<(usize, Slot)>,
 }
 
@@ -94,7 +94,7 @@ impl Sequence {
         }
     }
 
-    /// States that rows `start..end` begin from and leave.
+    /// States that rows `start..end` read and write.
     fn states(&self, start: usize, end: usize) -> States {
         let begin = self.begin.filter(|(tokens, _)| *tokens == start);
         let kept = self
@@ -111,16 +111,16 @@ impl Sequence {
     }
 }
 
-/// A rule, and the number of rows for which it was tried.
+/// A rule, and the numbers of rows compared by it.
 #[derive(Clone, Debug)]
 pub struct Tried {
-    /// Inputs of the trial, as `1 to 8 rows`.
+    /// Inputs of the trial, such as `1 to 8 rows`.
     pub case: String,
     /// Rule in the form of an equation.
     pub rule: &'static str,
-    /// Rows of logits that were compared.
+    /// Number of rows of logits that were compared.
     pub rows: usize,
-    /// Compared rows whose bits differ.
+    /// Number of compared rows whose bits differ.
     pub different: usize,
 }
 
@@ -154,7 +154,7 @@ pub trait Trial {
     fn trying(&mut self, done: usize, of: usize);
     /// Called with the result of each rule.
     fn tell(&mut self, tried: Tried);
-    /// The sampling rule as a device applies it at position 1, and as the host at any position.
+    /// Chooser by a sampling rule, as a device applies it at position 1, the host at any position.
     fn chooser(&mut self, rule: &Rule) -> (Draw, Chooser);
 }
 
@@ -178,8 +178,7 @@ enum Way {
     Eager,
 }
 
-/// Digest of all rows of logits in order: equal for two builds that compute equal bits from equal
-/// inputs.
+/// Digest of all rows of logits in order, equal for builds that compute the same bits.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen {
     rows: usize,
@@ -211,8 +210,7 @@ impl fmt::Display for Seen {
     }
 }
 
-/// Tries all rules on inputs that `trial` draws, and reports to it the compared and the differing
-/// rows.
+/// Tries all rules on inputs that `trial` draws, and tells it the compared and differing rows.
 pub fn bit_rules<B: Runs>(
     runner: &mut Runner<B>,
     extent: Extent,
@@ -295,7 +293,7 @@ fn cuts<B: Runs>(
     seen.add(&whole);
     for cut in 0..extent.cuts {
         trial.trying(extent.sequences + cut, extent.trials());
-        // One cell at a time in the first trial, then random multiples of the grid.
+        // The first trial has one cell at a time, others have random multiples of the grid.
         let mut chunk = || match cut {
             0 => CELL,
             _ => (1 + trial.below(most)) * CELL,
@@ -321,7 +319,7 @@ fn resumes<B: Runs>(
     let mut compared = Tried::nothing(&case, "a prompt from a kept state = whole");
     for at in 0..extent.cuts {
         trial.trying(extent.sequences + extent.cuts + at, extent.trials());
-        // One row after the shared pages, a few rows, or any number.
+        // The prompt has one row after the shared pages, a few rows, or any number.
         let length = match at % 3 {
             0 => PAGE + 1,
             1 => 2 * PAGE + ONE_BY_ONE,
@@ -345,7 +343,7 @@ fn resumes<B: Runs>(
     Ok(())
 }
 
-/// Compares sequences with windowed pages that are reused for later positions and that are not.
+/// Compares sequences whose windowed pages are reused for later positions with others.
 fn rings<B: Runs>(
     runner: &mut Runner<B>,
     extent: Extent,
@@ -372,8 +370,8 @@ fn rings<B: Runs>(
     Ok(())
 }
 
-/// A prompt of `shared` tokens of `whole` and `more` other tokens, which keeps a snapshot; and
-/// `whole` resumed from it, on other pages.
+/// A prompt that has `shared` tokens of `whole` and `more` other tokens, and after which a snapshot
+/// is taken; and `whole` resumed from it, on other pages.
 fn resumption(whole: &Sequence, shared: usize, more: usize) -> (Sequence, Sequence) {
     let state = Slot((STATES - 1) as u32);
     let kept = (STATES > MAX_SEQUENCES).then_some((shared, state));

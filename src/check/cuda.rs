@@ -24,7 +24,7 @@ use step::executor::DeviceError;
 mod delta {
     use super::{Cuda, Tensor};
 
-    /// The values as they are: without Gated DeltaNet no rows are in F16.
+    /// Returns the values as they are: without Gated DeltaNet no rows are in F16.
     pub fn widened(_: &Cuda, _: &Tensor, _: &[usize], values: Vec<f32>) -> Vec<f32> {
         values
     }
@@ -45,7 +45,7 @@ mod experts {
 /// Distance that the self-check before serving allows from golden log-probabilities, which are of
 /// F32 arithmetic. Here operands of products are rounded to F16, a relative 2^-12 each, in every
 /// layer, and a router beside a near tie may choose another expert: a logit then moves by some
-/// thousandths of the largest one. Logits of tokens that are hardly ever taken are large sums with
+/// thousandths of the largest one. Logits of tokens of very small probability are large sums with
 /// the other sign and move by more, which changes no distribution.
 pub const GOLDEN_TOLERANCE: Tolerance = Tolerance {
     relative: 5e-3,
@@ -179,7 +179,7 @@ fn f32_of_f16(bits: u16) -> f32 {
     if bits >> 15 == 0 { size } else { -size }
 }
 
-/// Compares every op with the CPU on every case.
+/// Compares every op of the device with the CPU's on every case.
 pub fn parity(report: &mut Report, random: &mut Random) {
     let mut cuda = match Cuda::open() {
         Ok(cuda) => cuda,
@@ -205,7 +205,7 @@ fn routed() -> Option<Site> {
     Layout::whole().sites(Role::Router).next()
 }
 
-/// Loads matrices that make up one matrix, and reports it under the role's name.
+/// Loads matrices that are stacked to one, and reports the result under the role's name.
 fn loaded(
     report: &mut Report,
     cuda: &mut Cuda,

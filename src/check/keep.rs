@@ -1,5 +1,5 @@
-//! Golden tokens of an operator's own: results of the model with these weights on this device,
-//! which later starts compare with.
+//! Golden tokens that an operator has made: results of the model with these weights on this device,
+//! with which later starts are compared.
 
 use serde_json::{Value, json};
 
@@ -10,11 +10,11 @@ use step::ranking::{most_likely, weight_of};
 use super::selfcheck::FORMAT;
 use super::session::Session;
 
-/// Prompt lengths, cut to the text's: around the ends of pages, cells and splits of attention.
+/// Lengths of prompts, cut to the text's: around the ends of pages, cells and splits of attention.
 const PROMPTS: [usize; 8] = [16, 63, 65, 130, 257, 513, 1030, 1500];
-/// Greedy tokens after each prompt.
+/// Number of greedy tokens after each prompt.
 const TOKENS: usize = 16;
-/// Log-probabilities written for each token.
+/// Number of log-probabilities written for each token.
 const TOP: usize = 20;
 
 /// The greedy continuations of prefixes of `text`, in the form that `selfcheck` reads.

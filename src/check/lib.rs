@@ -43,8 +43,8 @@ pub use text_check::{
 };
 
 /// Compares the chosen ops of this binary with their reference: most of a minute at a large model's
-/// shapes, and many minutes with all rows. `on_line` gets each line as it is found. An op that is
-/// chosen alone has other random inputs than among all.
+/// shapes, and many minutes with all rows. `on_line` gets each line at once. An op that is chosen
+/// alone has other random inputs than among all.
 pub fn compare_ops(choice: parity::Choice, on_line: fn(&parity::Line)) -> parity::Report {
     let mut report = parity::Report::with_lines(choice, on_line);
     let mut random = parity::Random::seeded(report.seed);

@@ -21,15 +21,15 @@ use super::text_check::TEXT_IS_WHOLE;
 use model::backend::cpu::{Cpu, Tensor};
 use model::{HookPoint, Layer, Loader, Memory, ROUTED, ROUTER_LOGITS, Runner, Runs, Scratch};
 
-/// Most tokens that are compared: enough to visit every expert of a layer of 256 and to cross pages
-/// and cells. Builds that run a beginning of the start's text compare fewer.
+/// Largest number of tokens that are compared: enough to visit every expert of a layer of 256 and
+/// to cross pages and cells. Builds that run only a part of the start's text compare fewer.
 pub const ORACLE_TOKENS: usize = if TEXT_IS_WHOLE { 256 } else { 8 };
-/// Most tokens of the longer text: rotary embedding that wraps at position 1,024 fails in it.
+/// Most tokens of the longer text: rotary embedding that wraps at position 1,024 fails there.
 const FAR_TOKENS: usize = if TEXT_IS_WHOLE { 1536 } else { 16 };
-/// Tokens at the end of the text that the device takes one by one.
+/// Number of tokens at the end of the text that the device runs one by one.
 const DECODED: usize = 64;
-/// Consecutive rows whose errors are averaged: as many as are decoded, so that a fault of decode
-/// steps or of far positions alone is not averaged away.
+/// Number of consecutive rows whose errors are averaged: as many as are decoded, so that a fault of
+/// decode steps or of far positions alone is not averaged away.
 const AVERAGED: usize = DECODED;
 /// Largest mean error of a part's contribution. Rounding alone was measured on an H200: 6e-4 for
 /// recurrent mixers and experts, 2.5e-3 for attention over keys and values in BF16. A part that is
@@ -48,7 +48,7 @@ pub struct Errors {
 }
 
 impl Errors {
-    /// Errors of `rows`, which are in the order of positions.
+    /// Errors of `rows`, which are ordered by position.
     fn of(rows: &[f64]) -> Errors {
         let mean = |rows: &[f64]| rows.iter().sum::<f64>() / rows.len() as f64;
         Errors {
@@ -65,13 +65,13 @@ impl Errors {
         }
     }
 
-    /// Not `>`: a NaN is not within any bound.
+    /// A comparison by `>` would let NaN pass, which is not within any bound.
     fn within(self) -> bool {
         self.mean <= MEAN_WITHIN && self.largest <= ROW_WITHIN
     }
 }
 
-/// The larger of both; NaN if either is.
+/// The larger of both numbers; NaN if either is.
 fn nan_max(a: f64, b: f64) -> f64 {
     match a.is_nan() || b.is_nan() {
         true => f64::NAN,
@@ -89,14 +89,14 @@ impl fmt::Display for Errors {
 #[derive(Clone, Copy, Debug)]
 pub struct LayerFinding {
     pub layer: usize,
-    /// Errors of what the mixer adds, of the router's logits, and of what the experts add.
+    /// Errors of the mixer's addition, of the router's logits, and of the experts' addition.
     pub mixer: Errors,
     pub router: Errors,
     pub experts: Errors,
-    /// Rows that choose other experts on the device, because the router's logits of two are nearly
-    /// equal: they differ by no more than `router` says. `experts` is without these rows.
+    /// Number of rows that choose other experts on the device, because the router's logits of two
+    /// are nearly equal: they differ by no more than `router` says. `experts` is without such rows.
     pub ties: usize,
-    /// Experts that at least one row visits.
+    /// Number of experts that at least one row visits.
     pub visited: usize,
     /// Errors of the hidden states after the layer, against the CPU's own chain.
     pub chain: Errors,
@@ -139,7 +139,7 @@ impl fmt::Display for LayerFinding {
 #[derive(Clone, Copy, Debug)]
 pub struct OracleReport {
     pub tokens: usize,
-    /// Tokens that the device took one by one.
+    /// Number of tokens that the device ran one by one.
     pub decoded: usize,
     /// Errors of the embedding, and of the head's logits over the device's last hidden states.
     pub embedding: Errors,
@@ -147,7 +147,7 @@ pub struct OracleReport {
     pub layers_failed: usize,
     /// Mean Kullback-Leibler divergence of the device's predictions from the CPU's, nats.
     pub kld: f64,
-    /// Positions at which both predict the same most likely token.
+    /// Number of positions at which both predict the same most likely token.
     pub same_top: usize,
     /// Mean negative log-likelihood of the text on the device and on the CPU, nats per token.
     pub nats: [f64; 2],
@@ -193,8 +193,8 @@ pub enum OracleError {
 }
 
 /// Compares the idle model of `runner` with `reference`'s model of the weights of `checkpoint`,
-/// over the first [`ORACLE_TOKENS`] of `tokens`. `on_layer` gets each compared layer, and the
-/// seconds that it took.
+/// over the first [`ORACLE_TOKENS`] of `tokens`. `on_layer` gets the comparison of each layer,
+/// and the seconds that it took.
 pub fn oracle<B: Runs>(
     runner: &mut Runner<B>,
     reference: Cpu,
@@ -345,8 +345,8 @@ fn pages(index: usize, tokens: usize) -> Vec<PageId> {
     pages.map(|page| PageId(page as u32)).collect()
 }
 
-/// The reference's computation: the first rows of each step are a chain of its own, the rows after
-/// them are fed the device's hidden states.
+/// The reference's computation: the first rows of each step are a chain of its own; further rows
+/// are fed the device's hidden states.
 struct Reference {
     ops: Cpu,
     s: Scratch<Cpu>,
@@ -470,8 +470,8 @@ impl Reference {
         Ok(self.host.to_vec())
     }
 
-    /// Compares the router's logits of the fed rows, and the experts chosen by them; without a
-    /// router all rows count as equal.
+    /// Compares the router's logits of the fed rows, and the experts chosen by these logits;
+    /// without a router all rows count as equal.
     fn routing(&mut self, device: &[f32]) -> Result<Routing, OracleError> {
         let rows = self.batch.rows();
         let Some(router) = self.s.router() else {

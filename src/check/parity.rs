@@ -1,7 +1,7 @@
 //! Ops compared with their reference, by the same cases for every backend.
 //!
 //! The CPU's norms, products, attention and MLP gates are compared with formulas in F64, and all
-//! ops of the device, if the binary has one, with the CPU's. Cases are grouped as `model::ops` is;
+//! ops of the device, if the binary has one, with the CPU's. Cases are grouped as in `model::ops`;
 //! groups that the model lacks are not compiled. Each run draws new inputs; the report names the
 //! seed.
 
@@ -61,7 +61,7 @@ pub const F16_OPERANDS: f64 = 4.0 * F16_STORED;
 #[derive(Clone, Debug)]
 pub struct Line {
     pub op: &'static str,
-    /// Shape of the inputs, as `16 x 2048`.
+    /// Shape of the inputs, such as `16 x 2048`.
     pub case: String,
     /// Both sides of the comparison, in words.
     pub check: &'static str,
@@ -88,7 +88,7 @@ impl fmt::Display for Line {
 struct Group {
     /// Operations with cases whose rows are independent.
     by_row: &'static [&'static str],
-    /// Operations with cases of sequences, because they keep a cache or a state of each.
+    /// Operations with cases of sequences, because each sequence has a cache or a state.
     by_sequence: &'static [&'static str],
     /// Compares the CPU's operations with formulas in F64.
     formulas: fn(&mut Report, &mut Random),
@@ -169,12 +169,12 @@ pub struct Report {
     /// Whether every row of large cases is compared.
     pub all: bool,
     pub lines: Vec<Line>,
-    /// Called with each line as it is found.
+    /// Called with each line as soon as it is found.
     pub on_line: Option<fn(&Line)>,
 }
 
 impl Report {
-    /// A report of what `choice` selects; `on_line` gets each line as it is found.
+    /// A report of the comparisons that `choice` selects; `on_line` gets each line at once.
     pub fn with_lines(choice: Choice, on_line: fn(&Line)) -> Report {
         let since = || SystemTime::now().duration_since(UNIX_EPOCH);
         let of_clock = || since().map_or(0, |since| since.as_nanos() as u64);
@@ -218,7 +218,7 @@ impl Report {
         found: Result<f64, String>,
         limit: f64,
     ) {
-        // Not `>`: a NaN has not passed.
+        // A comparison by `>` would let NaN pass.
         let passed = found.as_ref().is_ok_and(|error| *error <= limit);
         let found = match found {
             Ok(error) => format!("{error:.2e} of {limit:.2e}"),
@@ -280,10 +280,10 @@ pub fn formulas(report: &mut Report, random: &mut Random) {
     }
 }
 
-/// Uniform random numbers (SplitMix64): the state is a counter, so any can be drawn first.
+/// Uniform random numbers (SplitMix64) by a counter, so numbers can be drawn in any order.
 pub struct Random(u64);
 
-/// Step of the counter: odd, so that it takes all values.
+/// Step of the counter: odd, so that the counter takes all values.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Random {

@@ -23,7 +23,7 @@ use super::session::{Session, fitting, most_likely, step_together};
 
 /// The format version that is read here.
 pub(super) const FORMAT: u32 = 1;
-/// Smallest scale of a row of logits: golden log-probabilities have five decimals.
+/// Least scale of a row of logits: golden log-probabilities have five decimals.
 const SCALE_LEAST: f32 = 1.0;
 
 /// Distance from golden log-probabilities that a device is allowed.
@@ -68,13 +68,13 @@ impl fmt::Display for Allowed {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
     pub sequences: usize,
-    /// Positions compared.
+    /// Number of positions that were compared.
     pub tokens: usize,
     /// Largest difference of a log-probability.
     pub logprob_difference_max: f32,
 }
 
-/// Replay that did not agree: this device, driver, build or weights file must not serve.
+/// Difference in a replay: this device, driver, build or weights file must not serve.
 #[derive(Debug, thiserror::Error)]
 pub enum Mismatch {
     /// The golden text cannot be used.
@@ -109,7 +109,7 @@ pub enum Mismatch {
     Device(#[from] DeviceError),
 }
 
-/// Conclusion in the texts of mismatches.
+/// Last sentence of the texts of mismatches.
 const OTHER: &str = "the device or the weights compute something else than the model";
 
 #[derive(Deserialize)]

@@ -1,4 +1,4 @@
-//! Sequences driven straight through an executor: golden replay, checks and measurements.
+//! Sequences run through an executor without an engine: golden replay, checks and measurements.
 
 use model::target::{KV_PAGES, MAX_CONTEXT, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, WINDOW};
 use step::Window;
@@ -6,7 +6,7 @@ use step::executor::{BlockTable, DeviceError, Executor, PageId, SeqRows, Slot, S
 
 /// A sequence with a slot and pages of its own. Only sessions may use the executor meanwhile.
 pub struct Session {
-    /// State that the next step begins from.
+    /// State that the next step reads.
     from: Slot,
     slot: Slot,
     pages: Vec<PageId>,
@@ -33,8 +33,8 @@ impl Session {
         }
     }
 
-    /// A session that continues this one in another slot, on the same pages. When it has ended,
-    /// this one may continue from its own state, and overwrites the other's keys and values.
+    /// A session that continues this one in another slot, on the same pages. When the other has
+    /// ended, this one may continue from its own state, and overwrites the other's keys and values.
     pub fn fork(&self, slot: Slot) -> Session {
         Session {
             from: self.slot,
@@ -83,7 +83,7 @@ pub fn fitting<E: Executor>(executor: &E, tokens: usize) -> usize {
     fit.min(rings_fitting(tokens, PREFILL_TOKENS))
 }
 
-/// Block table of the windowed group for the `index`-th of several sequences that no engine runs,
+/// Block table of the windowed group for the `index`-th of several sequences outside of an engine,
 /// each of `tokens` tokens and at most `rows` rows in a step: a few pages of its own, reused in
 /// turn. Empty if the model has no windowed group.
 pub fn window_ring(index: usize, tokens: usize, rows: usize) -> Vec<PageId> {
@@ -93,7 +93,7 @@ pub fn window_ring(index: usize, tokens: usize, rows: usize) -> Vec<PageId> {
     (0..tokens.div_ceil(PAGE)).map(page).collect()
 }
 
-/// Number of such block tables, for these `tokens` and `rows`, that there are pages for.
+/// Number of block tables of [`window_ring`] for `tokens` and `rows` that there are pages for.
 pub fn rings_fitting(tokens: usize, rows: usize) -> usize {
     let rings = |window: Window| window.pages / ring_pages(&window, tokens, rows);
     WINDOW.map_or(usize::MAX, rings)

@@ -21,34 +21,34 @@ use super::session::{Session, fitting, step_together};
 
 /// Text of the check: prose, lists, code, a table and five languages.
 pub const TEXT: &str = include_str!("text_check/text.txt");
-/// Most tokens of the text that a start runs. A third of them are after position 1,024, so that a
-/// rotary embedding that wraps there is visible in the mean.
+/// Largest number of tokens of the text that a start runs. A third of them are after position
+/// 1,024, so that a rotary embedding that wraps there is visible in the mean.
 pub const TEXT_TOKENS: usize = match MAX_CONTEXT {
     context if context < WANTED => context,
     _ => WANTED,
 };
 /// Whether a start runs the whole text. Builds for debugging and for tests, up to a hundred times
-/// slower, run a beginning.
+/// slower, run its first tokens.
 pub const TEXT_IS_WHOLE: bool = !cfg!(any(debug_assertions, feature = "testing"));
 const WANTED: usize = if TEXT_IS_WHOLE { 1536 } else { 32 };
-/// Divisor of the tokens: the last one in so many are run one by one as well.
+/// Divisor of the number of tokens: the last ones, that part of all, are run one by one as well.
 const DECODED_SHARE: usize = 24;
-/// Divisor of the scored positions: copying all logits to the host costs more than the model.
+/// Divisor of scored positions: copying all logits to the host costs more than the model.
 const SCORED_EVERY: usize = 4;
-/// Most sequences beside the checked one.
+/// Largest number of sequences beside the checked one.
 const COMPANIONS: usize = match MAX_SEQUENCES {
     0..5 => MAX_SEQUENCES.saturating_sub(2),
     _ => 3,
 };
-/// Slot of a run that must leave the state at the prompt's end, in slot 0, as it is.
+/// Slot of a run that must not change the state at the prompt's end, in slot 0.
 const FORKED: Slot = Slot(MAX_SEQUENCES as u32 - 1);
 /// Chunk of a prompt that is cut, tokens: whole pages, and no divisor of a usual chunk.
 const CUT: usize = match 3 * PAGE {
     cut if cut <= PREFILL_TOKENS => cut,
     _ => PREFILL_TOKENS,
 };
-/// Nats per token above which the text is noise to a model: untrained ones have above ten, language
-/// models below 3.5.
+/// Nats per token above which the text is noise to a model: untrained models have above ten,
+/// language models below 3.5.
 const PLAUSIBLE_NATS: f64 = 5.0;
 /// Largest difference from the model's known figure, nats per token.
 const KNOWN_NATS_WITHIN: f64 = 0.02;
@@ -56,7 +56,7 @@ const KNOWN_NATS_WITHIN: f64 = 0.02;
 /// nats: both round, while a wrong kernel is off by far more.
 const DECODE_WITHIN: f64 = 0.1;
 
-/// `count` random tokens, for a model without a tokenizer: they have no meaning.
+/// Random tokens, `count` of them, for a model without a tokenizer: they have no meaning.
 pub fn draw_tokens(count: usize) -> Vec<TokenId> {
     (0..count)
         .map(|at| (at * 7919 % VOCAB) as TokenId)
@@ -97,16 +97,16 @@ impl fmt::Display for TextBound {
 /// Figures of a check that passed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TextReport {
-    /// Tokens that were run.
+    /// Number of tokens that were run.
     pub tokens: usize,
     /// Mean negative log-likelihood of the scored tokens, nats.
     pub nats: f64,
     pub bound: TextBound,
-    /// Tokens that were run one by one.
+    /// Number of tokens that were run one by one.
     pub decoded: usize,
     /// Root mean square difference of a token's log-probability between prefill and decode, nats.
     pub decode_difference: f64,
-    /// Sequences that ran beside the checked one.
+    /// Number of sequences that ran beside the checked one.
     pub companions: usize,
 }
 
@@ -139,7 +139,7 @@ pub enum TextMismatch {
          the files, `verify --oracle` the device with the CPU"
     )]
     Likelihood { nats: f64, bound: TextBound },
-    /// Token by token, the text's log-probabilities differ.
+    /// The text's log-probabilities differ when it is run token by token.
     #[error(
         "the check of the model failed: token by token a text's log-probabilities differ by \
          {difference:.4} nats from those in a prompt, at most {DECODE_WITHIN}; the device computes \
@@ -156,7 +156,7 @@ pub enum TextMismatch {
     Device(#[from] DeviceError),
 }
 
-/// Checks the model with `tokens`, the beginning of [`TEXT`], on `executor`, which must be idle:
+/// Checks the model with `tokens`, the first ones of [`TEXT`], on `executor`, which must be idle:
 /// its first slots and pages are used.
 pub fn check_text<E: Executor>(
     executor: &mut E,
@@ -199,9 +199,9 @@ pub fn check_text<E: Executor>(
 struct Whole {
     /// Log-probabilities of the tokens after scored positions.
     log_likelihoods: Vec<f64>,
-    /// Session at the end of the tokens that are not decoded.
+    /// Session at the end of the tokens that are run as a prompt alone.
     prompt: Session,
-    /// Digest of the logits there; an error if one is not finite.
+    /// Digest of the logits at the end of `prompt`; an error if one is not finite.
     digest: Result<u64, DeviceError>,
 }
 
@@ -302,7 +302,7 @@ fn alone<E: Executor>(
     rest: &[TokenId],
 ) -> Result<Trace, DeviceError> {
     let capacity = prompt.len() + rest.len();
-    // In other pages than the first ones, if there are enough for two sequences.
+    // The run is in other pages than the first ones, if there are enough for two sequences.
     let index = fitting(executor, capacity).min(2).saturating_sub(1);
     let mut session = Session::beside(index, capacity).fork(FORKED);
     for chunk in prompt.chunks(CUT) {
@@ -325,7 +325,7 @@ fn alone<E: Executor>(
 }
 
 /// Runs `rest` token by token after the prompt, beside sequences at other positions of the text;
-/// returns the number of these.
+/// returns the number of such sequences.
 fn beside_others<E: Executor>(
     executor: &mut E,
     (mut ours, prompt): (Session, &[TokenId]),
@@ -340,7 +340,7 @@ fn beside_others<E: Executor>(
         let length = (prompt.len() / (index + 2)).clamp(1, PREFILL_TOKENS);
         session.step(executor, &prompt[..length])?;
     }
-    // The checked sequence is the last in the step, so that rows of others move its rows.
+    // The checked sequence is the last in the step, so that rows of others shift its rows.
     let mut sessions: Vec<&mut Session> = others.iter_mut().chain([&mut ours]).collect();
     for (index, (&token, &alone)) in rest.iter().zip(alone).enumerate() {
         let tokens = vec![token; companions + 1];

@@ -57,7 +57,7 @@ pub fn read(command: &[&str], arguments: &[&str]) -> Result<Merged, Reading> {
     };
     let table = load(path).map_err(wrong)?;
     let (added, of_file) = added(&table, &of_flags).map_err(wrong)?;
-    // In front of the others, since all after `--` is text.
+    // Settings of the file go first: after a `--` of the command line all is text.
     let all = added.iter().map(String::as_str);
     let all: Vec<&str> = all.chain(arguments.iter().copied()).collect();
     let serve = Serve::from_args(command, &all);

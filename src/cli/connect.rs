@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn every_client_is_told_address_model_and_key() {
+    fn every_client_gets_address_model_and_key() {
         let names = "claude codex opencode qwen cline aider continue openwebui litellm llm \
                      langchain ai-sdk";
         for name in names.split(' ') {
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn agents_are_told_how_much_fits() {
+    fn agents_get_the_size_of_the_context() {
         let context = target::MAX_CONTEXT.to_string();
         for client in [
             Client::Opencode,

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn the_share_is_told_in_percent() {
+    fn the_share_is_shown_in_percent() {
         let found = Acceptance {
             drafted: 8,
             accepted: 6,

@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_may_look_like_a_flag_behind_two_dashes() {
+    fn a_prompt_may_look_like_a_flag_after_two_dashes() {
         assert_eq!(prompt("generate -- --a=b"), "--a=b");
     }
 

@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_told_without_a_socket_or_behind_a_dead_one() {
+    fn nothing_is_sent_without_a_socket_or_to_a_dead_one() {
         Notifier::new(None).unwrap().ready("");
         Notifier::new(Some(Path::new("/nowhere/socket")))
             .unwrap()

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn verbs_are_found_at_every_depth_and_flags_tell_their_values() {
+    fn verbs_are_found_at_every_depth_and_flags_with_their_values() {
         let command = Atlas::get_args_info();
         let verbs = verbs(&command);
         let has = |words: &[&str]| verbs.iter().any(|(found, _)| found == words);

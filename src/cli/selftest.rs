@@ -164,7 +164,7 @@ impl check::Trial for Trial {
     }
 }
 
-/// Prints a line. A closed output does not stop the comparisons: the exit code still tells the
+/// Prints a line. A closed output does not stop the comparisons: the exit code still says the
 /// outcome.
 fn print_line(line: &Line) {
     let _ = boot::print(&format!("{line}\n"));

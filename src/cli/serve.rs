@@ -52,8 +52,8 @@ const PORT_DEFAULT: u16 = 8000;
 /// Threads of the server: for connections; to accept them and wait for signals; to read files
 /// again; to write lines to two files.
 pub const THREADS: usize = IO_THREADS * OF_RUNTIME + 1 + 1 + 2;
-/// Room of the host's memory that a disk for prompts is read through where none is asked for: a
-/// part of what may be taken, one in so many, and bytes at most. No longer beginning is there.
+/// Host memory that a disk for prompts is read through where `--cache-host` is not given: one in
+/// so many of the bytes that may be taken, and at most so many. No longer beginning is read.
 const STAGING_PART: u64 = 8;
 const STAGING_MAX: u64 = 4 << 30;
 /// Time that the disk has for writing the last prompts, once all are answered.

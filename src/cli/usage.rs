@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn another_failure_is_told_as_it_is() {
+    fn another_failure_is_shown_as_it_is() {
         let failure = || Exit::Io.failure("the disk is full");
         assert_eq!(explained("atlas", &[], failure()), failure());
     }

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_no_conversation_is_told_its_field() {
+    fn a_line_that_is_no_conversation_is_refused_with_its_field() {
         assert!(problem("[]").contains("JSON object"));
         assert!(problem("{").contains("line 1"));
         assert!(problem("{}").starts_with("messages"));

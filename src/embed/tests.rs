@@ -63,7 +63,7 @@ fn pieces_make_the_reply_and_come_to_threads_and_tasks() {
 }
 
 #[test]
-fn who_drops_a_stream_ends_its_reply() {
+fn dropping_a_stream_ends_its_reply() {
     let (engine, server) = playing(Script::endless());
     let mut stream = engine.stream(&question()).unwrap();
     assert!(stream.next().is_some());

@@ -1,14 +1,14 @@
-//! Share of draft tokens that are accepted, by proposer. Drafts that were not tried count too: the
-//! tokens that came show of any draft whether it would have been accepted.
+//! Acceptance rates of draft tokens, by proposer. Drafts that were not tried count too: the tokens
+//! that were sampled show of any draft whether it would have been accepted.
 
 use step::executor::{DEPTH_MAX, TokenId};
 
 /// Proposer of draft tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Proposer {
-    /// Tokens that followed the same n-gram earlier in the sequence.
+    /// Proposes the tokens that followed the same n-gram earlier in the sequence.
     NGram,
-    /// The model's multi-token-prediction layer.
+    /// Proposes the predictions of the model's multi-token-prediction layer.
     Mtp,
 }
 
@@ -16,28 +16,28 @@ impl Proposer {
     pub const ALL: [Proposer; 2] = [Proposer::NGram, Proposer::Mtp];
 }
 
-/// Factor of all earlier drafts of a sequence when those of a step are added.
+/// Factor by which a sequence's earlier drafts weigh less with each step that adds drafts.
 const FADING: f64 = 0.95;
-/// Drafts that the prior counts as.
+/// Number of drafts that the prior weighs as much as.
 const PRIOR_DRAFTS: f64 = 2.0;
 /// Acceptance rate assumed of a proposer that has not been tried. A new sequence starts from the
 /// proposer's recent average over all sequences, not from this.
 const ACCEPTANCE_PRIOR: f64 = 0.75;
-/// Factor of all earlier drafts in the average over all sequences, each step.
+/// Factor by which earlier drafts weigh less with each step, in the average over all sequences.
 const FADING_OF_ALL: f64 = 0.998;
-/// Largest probability that a draft is given: none is certain.
+/// Largest probability of acceptance that a draft is given: none is certain.
 const PROBABILITY_MAX: f64 = 0.99;
 
-/// Draft tokens of one proposer in one step, compared with the tokens that came.
+/// Draft tokens of one proposer in one step, compared with the tokens that were sampled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Score {
-    /// Drafts up to the first wrong one, which is the last that can be judged.
+    /// Number of drafts up to and with the first wrong one; later ones cannot be judged.
     pub judged: usize,
     pub accepted: usize,
 }
 
 impl Score {
-    /// Score of `drafts` where the tokens `came` instead.
+    /// Score of `drafts` where the tokens `came` were sampled.
     pub fn of(drafts: &[TokenId], came: &[TokenId]) -> Score {
         let pairs = drafts.iter().zip(came);
         let accepted = pairs.take_while(|(draft, token)| draft == token).count();
@@ -54,7 +54,7 @@ pub struct AcceptanceRate {
 }
 
 impl AcceptanceRate {
-    /// The rate, with `PRIOR_DRAFTS` drafts added that were accepted at the rate `prior`.
+    /// Acceptance rate, as if `PRIOR_DRAFTS` further drafts had been accepted at the rate `prior`.
     pub fn rate(self, prior: f64) -> f64 {
         (self.accepted + PRIOR_DRAFTS * prior) / (self.judged + PRIOR_DRAFTS)
     }
@@ -67,7 +67,7 @@ impl AcceptanceRate {
         }
     }
 
-    /// Fades as in a step with drafts: a proposer that is not asked for long returns to the prior.
+    /// Fades earlier drafts in a step without any: the rate of a proposer returns to the prior.
     pub fn forget(&mut self) {
         self.fade(FADING);
     }
@@ -83,11 +83,11 @@ impl AcceptanceRate {
     }
 }
 
-/// Acceptance of a proposer's drafts over all sequences.
+/// Acceptance rates of a proposer's drafts over all sequences.
 #[derive(Debug, Default)]
 pub struct Record {
     all: AcceptanceRate,
-    /// Rate of the first draft of a step, of the second, and so on.
+    /// Acceptance rate of the first draft of a step, of the second, and so on.
     by_depth: [AcceptanceRate; DEPTH_MAX],
 }
 
@@ -103,7 +103,7 @@ impl Record {
         }
     }
 
-    /// Fades a little each step, so that drafts that did not pay are tried again some time.
+    /// Fades earlier drafts a little each step, so that a proposer that did not pay is tried again.
     pub fn forget(&mut self) {
         self.all.fade(FADING_OF_ALL);
         let rates = self.by_depth.iter_mut();

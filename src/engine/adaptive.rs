@@ -1,51 +1,51 @@
-//! Adaptive sampling, off unless asked for: the temperature of a token follows the part of the
-//! reply that it is in, how long the model has been sure, and how much the reply repeats itself;
-//! and a token that is nearly certain is taken. It costs a look at every logit of every row.
+//! Adaptive sampling, off unless asked for: a token's temperature follows the section of the reply
+//! that the token is in, how long the model has been sure, and how much the reply repeats itself; a
+//! nearly certain token is taken. Every logit of every row is read for this.
 //!
-//! The rule and its numbers are those of the Atlas of Avarok, so that its users get what they had.
+//! The rule and its numbers are those of the Atlas of Avarok, so its users get the same results.
 
 use std::collections::{HashSet, VecDeque};
 
 use step::executor::TokenId;
 
-/// Tokens that begin and end a part of a reply.
+/// Tokens that begin and end a section of a reply.
 pub type Marks = [TokenId; 2];
 
-/// Tokens by which the parts of a reply are recognised.
+/// Tokens by which the sections of a reply are recognised.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Parts {
-    /// Around reasoning; none if the model has no such tokens.
+pub struct Sections {
+    /// Tokens around reasoning; none if the model has no such tokens.
     pub reasoning: Option<Marks>,
-    /// Around calls of tools.
+    /// Tokens around calls of tools.
     pub calls: Option<Marks>,
-    /// Whether a grammar constrains the text outside of both.
+    /// Whether a grammar constrains the text outside of reasoning and calls.
     pub constrained: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
+enum Section {
     Text,
     Reasoning,
     Call,
     Constrained,
 }
 
-impl Part {
-    /// Probability from which on the most likely token is taken.
+impl Section {
+    /// Probability from which on the most likely token is taken without a draw.
     fn certain(self) -> f64 {
         match self {
-            Part::Text => 0.9,
-            Part::Reasoning => 0.95,
-            Part::Call => 0.8,
-            Part::Constrained => 0.85,
+            Section::Text => 0.9,
+            Section::Reasoning => 0.95,
+            Section::Call => 0.8,
+            Section::Constrained => 0.85,
         }
     }
 
     fn temperature(self, base: f32) -> f32 {
         match self {
-            Part::Text | Part::Reasoning => base,
-            Part::Call => base.min(CALL_TEMPERATURE_MAX),
-            Part::Constrained => base * CONSTRAINED_FACTOR,
+            Section::Text | Section::Reasoning => base,
+            Section::Call => base.min(CALL_TEMPERATURE_MAX),
+            Section::Constrained => base * CONSTRAINED_FACTOR,
         }
     }
 }
@@ -54,70 +54,73 @@ const CALL_TEMPERATURE_MAX: f32 = 0.3;
 const CONSTRAINED_FACTOR: f32 = 0.6;
 /// Entropy, in nats, of a row of which the model is sure.
 const SURE: f64 = 0.5;
-/// Consecutive rows of which the model was sure, and what they add to the temperature.
+/// Consecutive rows of which the model was sure, and the amount added to the temperature then.
 const BOOSTS: [(usize, f32); 3] = [(32, 0.3), (16, 0.2), (8, 0.1)];
 /// Share of distinct n-grams below which the temperature is multiplied, and the factor.
 const FACTORS: [(f32, f32); 3] = [(0.15, 1.8), (0.25, 1.4), (0.35, 1.2)];
-/// Last tokens in which repetitions are counted, tokens from which on they are, and the interval.
+/// Number of the reply's last tokens in which repetitions are counted.
 const WINDOW: usize = 128;
+/// Tokens of a reply from which on repetitions are counted.
 const WINDOW_MIN: usize = 32;
+/// Tokens between two counts.
 const EVERY: usize = 16;
-/// Lengths of n-grams, in bytes of 32-bit ids.
+/// Lengths of n-grams, in bytes of little-endian 32-bit token ids.
 const RUNS: std::ops::RangeInclusive<usize> = 3..=6;
 
-/// State of a reply.
+/// Adaptive sampling of one reply.
 #[derive(Debug)]
 pub struct Adaptive {
-    parts: Parts,
-    part: Part,
+    sections: Sections,
+    section: Section,
     /// Consecutive rows, up to now, of which the model was sure.
     sure: usize,
-    /// Tokens of the reply, the last `WINDOW` of them, and how many there were.
+    /// The last `WINDOW` tokens of the reply.
     last: VecDeque<TokenId>,
+    /// Number of all tokens of the reply so far.
     came: usize,
     /// Share of distinct n-grams at the last count.
     distinct: f32,
 }
 
 impl Adaptive {
-    /// State at the start of a reply; the prompt may end within a part.
-    pub fn new(parts: Parts, prompt: &[TokenId]) -> Adaptive {
+    /// Adaptive sampling at the start of a reply; the prompt may end within a section.
+    pub fn new(sections: Sections, prompt: &[TokenId]) -> Adaptive {
         let mut state = Adaptive {
-            parts,
-            part: Part::Text,
+            sections,
+            section: Section::Text,
             sure: 0,
             last: VecDeque::with_capacity(WINDOW),
             came: 0,
             distinct: 1.0,
         };
-        state.part = state.outside();
+        state.section = state.outside();
         prompt.iter().for_each(|&token| state.enter(token));
         state
     }
 
-    /// Part of text outside of reasoning and calls.
-    fn outside(&self) -> Part {
-        match self.parts.constrained {
-            true => Part::Constrained,
-            false => Part::Text,
+    /// Section of text outside of reasoning and calls.
+    fn outside(&self) -> Section {
+        match self.sections.constrained {
+            true => Section::Constrained,
+            false => Section::Text,
         }
     }
 
     fn enter(&mut self, token: TokenId) {
         let inner = [
-            (self.parts.reasoning, Part::Reasoning),
-            (self.parts.calls, Part::Call),
+            (self.sections.reasoning, Section::Reasoning),
+            (self.sections.calls, Section::Call),
         ];
-        for (marks, part) in inner {
+        for (marks, section) in inner {
             match marks {
-                Some([open, _]) if token == open => self.part = part,
-                Some([_, close]) if token == close => self.part = self.outside(),
+                Some([open, _]) if token == open => self.section = section,
+                Some([_, close]) if token == close => self.section = self.outside(),
                 _ => {}
             }
         }
     }
 
-    /// Notes the row that the next token is chosen from.
+    /// Notes the row of logits that the next token is chosen from.
     pub fn observe(&mut self, logits: &[f32]) {
         self.sure = match entropy(logits) < SURE {
             true => self.sure + 1,
@@ -141,13 +144,13 @@ impl Adaptive {
     /// Whether the most likely token of a row is taken without a draw.
     pub fn is_certain(&self, logits: &[f32]) -> bool {
         let (_, sum) = weights(logits);
-        1.0 / sum >= self.part.certain()
+        1.0 / sum >= self.section.certain()
     }
 
-    /// Temperature of the next token, of a request whose own is `base`.
+    /// Temperature of the next token, where the request's own temperature is `base`.
     pub fn temperature(&self, base: f32) -> f32 {
-        let temperature = self.part.temperature(base);
-        if self.part == Part::Call {
+        let temperature = self.section.temperature(base);
+        if self.section == Section::Call {
             return temperature;
         }
         let boost = BOOSTS.into_iter().find(|&(rows, _)| self.sure >= rows);
@@ -179,7 +182,7 @@ fn entropy(logits: &[f32]) -> f64 {
     logits.iter().map(surprise).sum()
 }
 
-/// Share of distinct runs of bytes among all of some tokens.
+/// Share of distinct n-grams among all n-grams of the tokens' bytes, lengths of [`RUNS`].
 fn distinct(tokens: &VecDeque<TokenId>) -> f32 {
     let bytes = tokens.iter().flat_map(|token| token.to_le_bytes());
     let bytes: Vec<u8> = bytes.collect();
@@ -192,7 +195,7 @@ fn distinct(tokens: &VecDeque<TokenId>) -> f32 {
 mod tests {
     use super::*;
 
-    const PARTS: Parts = Parts {
+    const PARTS: Sections = Sections {
         reasoning: Some([1, 2]),
         calls: Some([3, 4]),
         constrained: false,
@@ -206,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_has_its_temperature_and_certainty() {
+    fn a_section_has_its_temperature_and_certainty() {
         for (prompt, constrained, temperature, certain) in [
             (&[9][..], false, 1.0, 0.9),
             (&[9, 1], false, 1.0, 0.95),
@@ -216,11 +219,11 @@ mod tests {
             (&[9], true, 0.6, 0.85),
             (&[1], true, 1.0, 0.95),
         ] {
-            let parts = Parts {
+            let sections = Sections {
                 constrained,
                 ..PARTS
             };
-            let state = Adaptive::new(parts, prompt);
+            let state = Adaptive::new(sections, prompt);
             assert_eq!(state.temperature(1.0), temperature, "{prompt:?}");
             assert!(state.is_certain(&row(certain + 0.01, 9)), "{prompt:?}");
             assert!(!state.is_certain(&row(certain - 0.01, 9)), "{prompt:?}");

@@ -1,4 +1,4 @@
-//! Constraints on replies: the engine asks which tokens may follow and says which one was taken.
+//! Constraints on replies: the engine asks which tokens may follow and reports the sampled one.
 //!
 //! A constraint is a state machine over tokens. A mask may take longer than a step can wait, so it
 //! is computed on a thread beside the engine while the model runs: the constraint is moved there
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use step::executor::{Slot, TokenId};
 
-/// Threads that compute masks. Sequences share them by their slot, so no queue has two readers.
+/// Threads that compute masks. A sequence's slot selects the thread: queues have one reader.
 pub const THREADS: usize = 4;
 /// Longest wait of a step's sampling for late masks, of all sequences together. A sequence whose
 /// mask is later still is left out of steps until it comes.
@@ -25,20 +25,20 @@ const BITS: usize = u32::BITS as usize;
 const GONE: &str = "the constraint of this reply could not be computed";
 const NOTHING_ALLOWED: &str = "the constraint and the stop tokens of this reply leave no token";
 
-/// Set of tokens: bit `id % 32` of word `id / 32`.
+/// Set of tokens: bit `id % 32` of word `id / 32` stands for the token `id`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mask {
     words: Vec<u32>,
 }
 
 impl Mask {
-    /// Takes over the words of another bit set.
+    /// Replaces the set by the words of another bit set.
     pub fn copy_from(&mut self, words: &[u32]) {
         self.words.clear();
         self.words.extend_from_slice(words);
     }
 
-    /// Makes it the set of all tokens below `vocab`.
+    /// Makes the set contain all tokens below `vocab`.
     pub fn fill(&mut self, vocab: usize) {
         self.words.clear();
         self.words.resize(vocab / BITS, u32::MAX);
@@ -62,7 +62,7 @@ impl Mask {
         self.words.iter().enumerate().flat_map(bits)
     }
 
-    /// Puts a token in or takes it out; one beyond the set's words is never in it.
+    /// Puts a token into the set or takes it out; a token beyond the set's words is never in.
     pub fn set(&mut self, id: TokenId, contained: bool) {
         if let Some(word) = self.words.get_mut(id as usize / BITS) {
             let bit = 1 << (id as usize % BITS);
@@ -70,7 +70,7 @@ impl Mask {
         }
     }
 
-    /// Whether a token is in it.
+    /// Whether a token is in the set.
     pub fn has(&self, id: TokenId) -> bool {
         let word = self.words.get(id as usize / BITS);
         word.is_some_and(|word| word & 1 << (id as usize % BITS) != 0)
@@ -84,7 +84,7 @@ impl Mask {
 /// Kind of the set of tokens that may follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Any token but `Constraint::barred`; one that ends the reply only if `stop`.
+    /// Any token but those of `Constraint::barred`; one that ends the reply only if `stop`.
     Free { stop: bool },
     /// The tokens of `Constraint::mask`.
     Masked,
@@ -94,9 +94,9 @@ pub enum Next {
 
 /// A state machine over the tokens of one reply.
 ///
-/// Errors are texts fit for the client; they end this reply and no other.
+/// Errors are texts fit for the client; an error ends this reply and no other.
 pub trait Constraint: Send {
-    /// Tokens that may follow now.
+    /// Kind of the set of tokens that may follow now.
     fn next(&self) -> Next;
 
     /// The few tokens that may not follow. Asked only when `next` is `Free`.
@@ -108,10 +108,10 @@ pub trait Constraint: Send {
     /// here. Asked only when `next` is `Masked`, on any thread.
     ///
     /// # Errors
-    /// When they cannot be found within the limits of the implementation.
+    /// When the mask cannot be computed within the limits of the implementation.
     fn mask(&mut self, mask: &mut Mask) -> Result<bool, String>;
 
-    /// Takes the next token of the reply; never one that ends it.
+    /// Takes the next token of the reply; never a token that ends the reply.
     ///
     /// # Errors
     /// When the token may not follow.
@@ -128,9 +128,9 @@ impl fmt::Debug for dyn Constraint {
 #[derive(Clone, Copy, Debug)]
 pub enum Allowed<'a> {
     All,
-    /// All but these.
+    /// All tokens but these.
     Except(&'a [TokenId]),
-    /// None but these.
+    /// The tokens of a mask alone.
     Only(&'a Mask),
 }
 
@@ -157,12 +157,12 @@ struct Answer {
 #[derive(Debug)]
 struct Job {
     constraint: Box<dyn Constraint>,
-    /// Mask to fill; its old content is of no use.
+    /// Mask to fill; its old content is not used.
     mask: Mask,
     back: mpsc::SyncSender<Answer>,
 }
 
-/// The threads that compute masks; they end with their engine.
+/// Threads that compute masks; they end when the engine that owns this ends.
 #[derive(Debug)]
 pub(super) struct MaskThreads {
     inboxes: Vec<mpsc::Sender<Job>>,
@@ -204,9 +204,9 @@ fn answer(job: Job) {
             may_stop,
         }
     };
-    // After a panic there is no answer: that sequence fails, and no other.
+    // A panic leaves the job without an answer: the job's sequence fails, and no other.
     if let Ok(answer) = catch_unwind(AssertUnwindSafe(compute)) {
-        // Nobody waits for it where the sequence has ended meanwhile.
+        // The receiver is gone where the sequence has ended meanwhile.
         let _ = back.send(answer);
     }
 }
@@ -216,24 +216,24 @@ fn answer(job: Job) {
 enum Holder {
     Guide(Box<dyn Constraint>),
     Thread(mpsc::Receiver<Answer>),
-    /// The thread has answered; the guide has not taken constraint and mask yet.
+    /// The thread has answered; the guide has not yet taken over constraint and mask.
     Answered(Answer),
     /// The constraint panicked: the sequence fails.
     Lost,
 }
 
-/// The constraint of one running sequence.
+/// The constraint of one running sequence, and the tokens that may follow now.
 #[derive(Debug)]
 pub(super) struct Guide {
     slot: Slot,
     holder: Holder,
     mask: Mask,
-    /// Tokens that may not follow while all others may.
+    /// Tokens that are forbidden while all others may follow.
     except: Vec<TokenId>,
 }
 
 impl Guide {
-    /// Guide of a reply's constraint, whose first mask begins to be computed.
+    /// Guide of a reply's constraint; the first mask starts to be computed.
     pub fn new(constraint: Box<dyn Constraint>, slot: Slot, threads: &MaskThreads) -> Guide {
         let mut guide = Guide {
             slot,
@@ -262,7 +262,7 @@ impl Guide {
         self.holder = Holder::Thread(coming);
     }
 
-    /// Whether `allowed` can be asked; waits until `deadline` for it.
+    /// Whether `allowed` can be asked; waits for the mask until `deadline`.
     pub fn is_ready(&mut self, deadline: Instant) -> bool {
         let Holder::Thread(coming) = &self.holder else {
             return true;
@@ -277,7 +277,7 @@ impl Guide {
     }
 
     /// Tokens that may follow, if `is_ready`. `stop_tokens` end the reply: they are allowed exactly
-    /// where it may end, whatever else the constraint says of them.
+    /// where the reply may end, whatever else the constraint says of these tokens.
     ///
     /// # Errors
     /// A text for the client when the mask could not be computed, or leaves no token.

@@ -5,20 +5,20 @@ use super::kv::Kv;
 use super::speculate::{Costs, NGrams, Proposal, Scores};
 use step::executor::{Slot, TokenId};
 
-/// Proposers that an engine asks.
+/// Proposers of draft tokens that an engine asks.
 #[derive(Clone, Copy, Debug)]
 pub enum Drafter {
-    /// N-grams alone.
+    /// The n-gram proposer alone.
     NGram,
-    /// N-grams, and the prediction layer where it pays; each step tries the drafts of the one with
-    /// the higher acceptance rate.
+    /// The n-gram proposer, and the prediction layer where it pays; each step tries the drafts of
+    /// the proposer with the higher acceptance rate.
     Mtp,
-    /// A function of the sequence, which returns at most so many drafts.
+    /// A function of the sequence's tokens and the largest number of drafts to return.
     #[cfg(any(test, feature = "testing"))]
     Given(fn(&[TokenId], usize) -> Vec<TokenId>),
 }
 
-/// Draft tokens of a proposer, and the length of the sequence that they continue.
+/// Draft tokens of a proposer, and the length of the sequence that these continue.
 #[derive(Debug, Default)]
 struct Proposed {
     after: usize,
@@ -26,7 +26,7 @@ struct Proposed {
 }
 
 impl Proposed {
-    /// Forgets the drafts, for others after `after` tokens, which go into the list.
+    /// Drops the drafts and returns the list for new ones, which follow the first `after` tokens.
     fn restart(&mut self, after: usize) -> &mut Vec<TokenId> {
         self.after = after;
         self.drafts.clear();
@@ -40,22 +40,22 @@ pub struct Drafts {
     ngrams: NGrams,
     /// Acceptance rate of each proposer in this sequence.
     acceptance: [AcceptanceRate; Proposer::ALL.len()],
-    /// Proposer whose drafts the next rows have.
+    /// Proposer of the drafts in the sequence's next rows.
     proposer: Option<Proposer>,
-    /// Latest drafts of each proposer, tried or not.
+    /// Latest drafts of each proposer, whether tried or not.
     proposed: [Proposed; Proposer::ALL.len()],
-    /// Tokens of the next rows if they have drafts: the last known token, then the drafts.
+    /// Tokens of the next rows if there are drafts: the last known token, then the drafts.
     rows: Vec<TokenId>,
-    /// States after those rows but the last, if the model has states.
+    /// Recurrent states after `rows` but the last, if the model has states.
     states: Vec<Slot>,
     /// State after the last accepted draft, which the next row starts from; none if the sequence
-    /// goes on from its own.
+    /// continues from the state of its slot.
     resume_from: Option<Slot>,
 }
 
 impl Drafts {
-    /// Proposes up to `most` tokens after `known`, the whole sequence: those of the proposer with
-    /// the highest acceptance rate.
+    /// Proposes up to `most` tokens after `known`, all tokens of the sequence: the drafts of the
+    /// proposer with the highest acceptance rate.
     pub fn draft(
         &mut self,
         drafter: Drafter,
@@ -78,8 +78,7 @@ impl Drafts {
         self.proposal()
     }
 
-    /// The proposer with the highest acceptance rate of those that have drafts after `known`
-    /// tokens.
+    /// Proposer with the highest acceptance rate among those with drafts after `known` tokens.
     fn better(&self, known: usize, costs: &Costs) -> Option<Proposer> {
         let rate = |of| self.acceptance[of as usize].rate(costs.record(of).rate());
         let drafts = |of: &Proposer| {
@@ -90,7 +89,7 @@ impl Drafts {
         proposers.max_by(|&a, &b| rate(a).total_cmp(&rate(b)))
     }
 
-    /// Number of drafts that the next rows have, and their acceptance rate.
+    /// Number of drafts in the sequence's next rows, and the acceptance rate of their proposer.
     pub fn proposal(&self) -> Proposal {
         let proposer = self.proposer.unwrap_or(Proposer::NGram);
         Proposal {
@@ -109,7 +108,7 @@ impl Drafts {
         self.acceptance[Proposer::Mtp as usize].forget();
     }
 
-    /// Forgets what was predicted, for predictions after the first `known` tokens.
+    /// Drops earlier predictions, for new ones after the first `known` tokens.
     pub fn begin_prediction(&mut self, known: usize) {
         self.proposed[Proposer::Mtp as usize].restart(known);
     }
@@ -124,7 +123,7 @@ impl Drafts {
         &self.proposed[Proposer::Mtp as usize].drafts
     }
 
-    /// Keeps as many drafts as `chosen` has.
+    /// Shortens the drafts of the next rows to the number that `chosen` has.
     pub fn choose(&mut self, chosen: Proposal) {
         match chosen.drafts {
             0 => self.rows.clear(),
@@ -132,7 +131,7 @@ impl Drafts {
         }
     }
 
-    /// Takes the states that the next rows write.
+    /// Takes states from `kv`, which the next rows are to write.
     pub fn lend(&mut self, kv: &mut Kv) {
         if self.rows.is_empty() || !kv.recurs() {
             return;
@@ -143,18 +142,18 @@ impl Drafts {
         }
     }
 
-    /// Tokens of the next rows, and the states after each of them but the last; no tokens without
-    /// drafts, and no states in a model without recurrent ones.
+    /// Tokens of the sequence's next rows, and the states after each of these rows but the last; no
+    /// tokens without drafts, and no states in a model without recurrent ones.
     pub fn rows(&self) -> (&[TokenId], &[Slot]) {
         (&self.rows, &self.states)
     }
 
-    /// Whether draft `index` is `token`.
+    /// Whether the draft with this index is `token`.
     pub fn is(&self, index: usize, token: TokenId) -> bool {
         self.rows.get(1 + index) == Some(&token)
     }
 
-    /// Scores the latest drafts of each proposer by `known`, the whole sequence.
+    /// Scores the latest drafts of each proposer by `known`, all tokens of the sequence.
     pub fn score(&mut self, known: &[TokenId]) -> Scores {
         Proposer::ALL.map(|proposer| {
             let Proposed { after, drafts } = &self.proposed[proposer as usize];
@@ -164,8 +163,8 @@ impl Drafts {
         })
     }
 
-    /// Gives back the states but the one after the last of the `accepted` drafts, and returns that:
-    /// the next row starts from it. None if that is the sequence's own state.
+    /// Gives back all states but the one after the last of the `accepted` drafts, and returns that
+    /// one: the next row starts from it. None if the next row starts from the state of the slot.
     pub fn settle(&mut self, accepted: usize, kv: &mut Kv) -> Option<Slot> {
         if self.rows.is_empty() {
             self.release(kv);
@@ -181,14 +180,14 @@ impl Drafts {
         self.resume_from
     }
 
-    /// Gives back the state that it keeps between steps.
+    /// Gives back the draft state that is kept between steps.
     pub fn release(&mut self, kv: &mut Kv) {
         if let Some(state) = self.resume_from.take() {
             kv.give_back_draft(state);
         }
     }
 
-    /// States that it keeps between steps.
+    /// Number of draft states that are kept between steps.
     pub fn states_kept(&self) -> usize {
         usize::from(self.resume_from.is_some())
     }

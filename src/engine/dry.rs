@@ -9,22 +9,22 @@ use std::collections::HashMap;
 use super::request::Dry;
 use step::executor::TokenId;
 
-/// Largest exponent of the penalty, which is far beyond any logit there.
+/// Largest exponent of the penalty; the penalty is far beyond any logit there.
 const EXPONENT_MAX: usize = 64;
 
 /// Penalties of the next tokens of one sequence.
 #[derive(Debug)]
 pub struct Repetitions {
     rule: Dry,
-    /// Prompt and reply.
+    /// Tokens of prompt and reply.
     tokens: Vec<TokenId>,
     penalties: HashMap<TokenId, f32>,
-    /// Length of the copy that ends at each position from the end; reused for its memory.
+    /// Length of the copy that ends at each position, counted from the end; reused for its memory.
     lengths: Vec<usize>,
 }
 
 impl Repetitions {
-    /// Penalties after a prompt; none if the rule is off.
+    /// Penalties of the first token after a prompt; none if the rule is off.
     pub fn new(rule: &Dry, prompt: &[TokenId]) -> Option<Repetitions> {
         if rule.multiplier == 0.0 {
             return None;
@@ -39,12 +39,12 @@ impl Repetitions {
         Some(found)
     }
 
-    /// Subtracted from the logit of a token.
+    /// Penalty that is subtracted from the logit of a token.
     pub fn penalty(&self, id: TokenId) -> f32 {
         self.penalties.get(&id).copied().unwrap_or(0.0)
     }
 
-    /// Tokens that lose something, and how much.
+    /// Tokens with a penalty, and their penalties.
     pub fn penalties(&self) -> impl Iterator<Item = (TokenId, f32)> {
         self.penalties.iter().map(|(&id, &penalty)| (id, penalty))
     }
@@ -55,8 +55,8 @@ impl Repetitions {
         self.look();
     }
 
-    /// Finds how many of the last tokens each earlier position ends a copy of: the Z-function of
-    /// the tokens in reverse.
+    /// Computes for each earlier position how many of the last tokens it ends a copy of: the
+    /// Z-function of the tokens in reverse.
     fn look(&mut self) {
         self.penalties.clear();
         let window = match self.rule.last {
@@ -86,7 +86,7 @@ impl Repetitions {
             if at + same > right {
                 (left, right) = (at, at + same);
             }
-            // The token after this position continued the copy.
+            // The token after this position continued the copy, so that token is penalised.
             let same = same.min(longest);
             if same >= self.rule.allowed {
                 let exponent = (same - self.rule.allowed).min(EXPONENT_MAX);
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn every_place_is_found() {
+    fn every_earlier_occurrence_is_found() {
         let mut random = 1_u32;
         for trial in 0..300 {
             let mut next = |end: u32| {

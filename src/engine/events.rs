@@ -1,8 +1,8 @@
-//! Channel of a reply's events to its reader, large enough for the whole reply.
+//! Channel of a reply's events to the client's reader, large enough for the whole reply.
 //!
-//! So a slow reader does not keep a slot: the slot is free as soon as the reply is complete. Unread
-//! events of all replies together are bounded too: beyond that a reply may be only `AHEAD_MAX`
-//! events ahead of its reader, and waits in its slot.
+//! A slow reader therefore does not keep a slot: the slot is free as soon as the reply is complete.
+//! Unread events of all replies together are bounded too: beyond that bound a reply may be only
+//! `AHEAD_MAX` events ahead of its reader, and waits in its slot.
 
 use std::mem;
 use std::pin::pin;
@@ -15,18 +15,18 @@ use tokio::sync::{Notify, mpsc};
 use super::request::{Event, Scored, TokenLogprobs};
 use step::executor::TokenId;
 
-/// Bytes of events that have not been read, of all replies together.
+/// Largest number of bytes of unread events, of all replies together.
 pub const BACKLOG_BYTES_MAX: usize = 24 * 1024 * 1024;
 /// Events that a reply may be ahead of its reader while the backlog is full.
 pub const AHEAD_MAX: usize = 64;
 /// Bytes that the system's allocator adds to a block.
 const BLOCK_BYTES: usize = 16;
 
-/// Events of all replies that have not been read.
+/// Count of the bytes of unread events, shared by the channels of all replies.
 #[derive(Debug, Default)]
 pub struct Backlog {
     bytes: AtomicUsize,
-    /// Notified when a reader has taken something.
+    /// Notified when a reader has taken an event.
     taken: Notify,
 }
 
@@ -45,7 +45,7 @@ impl Backlog {
     }
 }
 
-/// Memory of an event.
+/// Bytes of memory that an event takes.
 fn bytes(event: &Event) -> usize {
     let of_top = |top: &Vec<(TokenId, f32)>| BLOCK_BYTES + mem::size_of_val(top.as_slice());
     let heap = match event {
@@ -62,10 +62,10 @@ fn bytes(event: &Event) -> usize {
     size_of::<Event>() + heap
 }
 
-/// A channel for at most `most` events at once.
+/// A channel for at most `most` unread events.
 ///
 /// # Panics
-/// If it is for none.
+/// If `most` is 0.
 pub fn channel(backlog: &Arc<Backlog>, most: usize) -> (EventSender, EventReceiver) {
     let (sender, receiver) = mpsc::channel(most);
     let backlog = backlog.clone();
@@ -76,7 +76,7 @@ pub fn channel(backlog: &Arc<Backlog>, most: usize) -> (EventSender, EventReceiv
     (sender, EventReceiver { receiver, backlog })
 }
 
-/// The engine's end.
+/// The engine's end of an event channel.
 #[derive(Debug)]
 pub struct EventSender {
     sender: mpsc::Sender<Event>,
@@ -103,7 +103,7 @@ impl EventSender {
         }
     }
 
-    /// The most events that it holds.
+    /// The most events that the channel holds.
     pub fn most(&self) -> usize {
         self.sender.max_capacity()
     }
@@ -117,7 +117,7 @@ impl EventSender {
         self.sender.closed().await;
     }
 
-    /// Sends an event for which there is capacity; false: the reader is gone.
+    /// Sends an event for which there is capacity; returns false if the reader is gone.
     pub fn send(&self, event: Event) -> bool {
         let added = bytes(&event);
         self.backlog.bytes.fetch_add(added, Ordering::Relaxed);
@@ -129,7 +129,7 @@ impl EventSender {
     }
 }
 
-/// The reader's end.
+/// The reader's end of an event channel.
 #[derive(Debug)]
 pub struct EventReceiver {
     receiver: mpsc::Receiver<Event>,
@@ -137,7 +137,7 @@ pub struct EventReceiver {
 }
 
 impl EventReceiver {
-    /// The next event; none after the last.
+    /// Polls for the next event; none after the last.
     pub fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Option<Event>> {
         let event = self.receiver.poll_recv(cx);
         if let Poll::Ready(event) = &event {
@@ -153,10 +153,10 @@ impl EventReceiver {
         event
     }
 
-    /// The next event if it is there.
+    /// Takes the next event without waiting.
     ///
     /// # Errors
-    /// It is not, or there is none any more.
+    /// If no event is there yet, or none will come any more.
     pub fn try_recv(&mut self) -> Result<Event, mpsc::error::TryRecvError> {
         let event = self.receiver.try_recv();
         self.took(event.as_ref().ok());
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_or_left_behind_no_longer_lies() {
+    fn events_that_are_read_or_dropped_leave_the_backlog() {
         let backlog = Arc::default();
         let (sender, mut receiver) = channel(&backlog, 4);
         for top in [0, 20, 3] {
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_backlog_leaves_each_reply_a_little_room() {
+    fn a_full_backlog_leaves_each_reply_a_few_events() {
         let backlog: Arc<Backlog> = Arc::default();
         let (sender, _receiver) = channel(&backlog, 10 * AHEAD_MAX);
         let (other, _reader) = channel(&backlog, 10 * AHEAD_MAX);

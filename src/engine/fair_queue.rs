@@ -1,19 +1,19 @@
-//! Fair order of waiting requests: a free slot goes to the owner that holds the fewest.
+//! Fair order of waiting requests: a free slot goes to the owner that holds the fewest slots.
 //!
 //! A request has owners, each inside of the one before: a client, which is a key or, without keys,
-//! an address; all new connections of the client, or all that return; a connection; and a call,
-//! which may want several replies. A free slot goes to the client that holds the fewest slots;
-//! within the client to the connections that do, and so on. Of equal owners the one that was served
-//! longest ago comes first, then the request that has waited longest. So a flood, or one call with
-//! many replies, is served as often as any other, and has all slots if nobody else wants one. A
-//! new connection comes before all that keep sending, though all new ones together get no more than
-//! half of a client's slots while its other connections wait.
+//! an address; all new connections of the client, or all its returning ones; a connection; and a
+//! call, which may want several replies. A free slot goes to the client that holds the fewest
+//! slots; within the client to the connections that hold the fewest, and so on. Of equal owners the
+//! one that was served longest ago comes first, then the request that has waited longest. So a
+//! flood, or one call with many replies, is served as often as any other, and has all slots if
+//! nobody else wants one. A new connection comes before all that keep sending, though all new ones
+//! together get no more than half of a client's slots while its other connections wait.
 //!
-//! There is one slot more than a step has sequences. It is for an owner that holds none while
-//! another one inside of the same owner holds several: its first token does not wait for the end of
-//! a reply. Meanwhile the owner with the most slots leaves a sequence out of each step, another one
-//! each time. Nor does a first token wait for prompts of owners with more slots: those are left out
-//! of a step, though never of two in a row.
+//! There is one slot more than a step has sequences. This slot is for an owner that holds none
+//! while another one inside of the same owner holds several: the first token does not wait for the
+//! end of another's reply. Meanwhile the owner with the most slots leaves a sequence out of each
+//! step, another one each time. Nor does a first token wait for prompts of owners with more slots:
+//! such prompts are left out of a step, though never of two in a row.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
@@ -22,20 +22,20 @@ use std::hash::Hash;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Source {
     pub client: u64,
-    /// Whether its connection has sent a request before.
+    /// Whether the request's connection has sent a request before.
     pub returns: bool,
-    /// Connection of the client.
+    /// Number of the connection, unique within the client.
     pub connection: u64,
-    /// Call of the connection.
+    /// Number of the API call, unique within the connection.
     pub call: u64,
 }
 
-/// Owner of requests, at one of the levels.
+/// Owner of requests, at one of the levels of fairness.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Owner {
     All,
     Client(u64),
-    /// Connections of a client that return, or those that do not.
+    /// Connections of a client that have sent a request before, or those that have not.
     Connections(u64, bool),
     Connection(u64, bool, u64),
     Call(u64, bool, u64, u64),
@@ -44,7 +44,7 @@ enum Owner {
 const LEVELS: usize = 5;
 
 impl Source {
-    /// From the widest to the narrowest.
+    /// Owners of the request, from the widest to the narrowest.
     fn owners(self) -> [Owner; LEVELS] {
         let (client, returns, connection) = (self.client, self.returns, self.connection);
         [
@@ -57,11 +57,11 @@ impl Source {
     }
 }
 
-/// Slots of an owner.
+/// Slots that an owner holds.
 #[derive(Clone, Copy, Debug, Default)]
 struct Share {
     slots: usize,
-    /// Owners of the next level inside of it that hold some of them.
+    /// Owners of the next level inside of this one that hold slots.
     inside: usize,
 }
 
@@ -70,7 +70,7 @@ struct Share {
 pub struct SlotCounts(HashMap<Owner, Share>);
 
 impl SlotCounts {
-    /// Slots that are held by `running`.
+    /// Counts the slots that the sources of `running` hold.
     pub fn of(running: impl Iterator<Item = Source>) -> SlotCounts {
         let mut slots = SlotCounts::default();
         for source in running {
@@ -93,13 +93,13 @@ impl SlotCounts {
         self.0.get(&owner).copied().unwrap_or_default()
     }
 
-    /// Slots of each owner of `source`, the widest first; a source with larger numbers comes later.
+    /// Slots of each owner of `source`, the widest first; sources with less are served first.
     pub fn by(&self, source: Source) -> [usize; LEVELS] {
         source.owners().map(|owner| self.share(owner).slots)
     }
 
-    /// Whether the slot beyond those of a step is for `source`: one of its owners holds none,
-    /// beside another one, inside of the same owner, that holds several.
+    /// Whether `source` may use the slot beyond those of a step: one of its owners holds no slot,
+    /// while another owner inside of the same wider one holds several.
     fn is_starved(&self, source: Source) -> bool {
         let owners = source.owners();
         owners.windows(2).any(|pair| {
@@ -108,8 +108,8 @@ impl SlotCounts {
         })
     }
 
-    /// Whether each owner of `source` holds more than one slot, the widest first; the least comes
-    /// first in a step.
+    /// Whether each owner of `source` holds more than one slot, the widest first; the source with
+    /// the least value comes first in a step.
     pub fn step_priority(&self, source: Source) -> [bool; LEVELS - 1] {
         let [_, owners @ ..] = self.by(source);
         owners.map(|slots| slots > 1)
@@ -119,7 +119,7 @@ impl SlotCounts {
 /// Served requests that are remembered, to find the owner that was served longest ago.
 const REMEMBERED_MAX: usize = 256;
 
-/// Order in which waiting requests are served, by which were served lately.
+/// Order in which waiting requests are served; remembers the sources that were served lately.
 #[derive(Debug, Default)]
 pub struct FairQueue {
     /// Sources of served requests, the latest last.
@@ -136,7 +136,7 @@ impl FairQueue {
     }
 
     /// Whether `source` must leave others a share of the pages: its call holds a slot already, or a
-    /// wider owner does while another one of that level was served lately.
+    /// wider owner does while another owner of that level was served lately.
     pub fn leaves_share(&self, source: Source, slots: &SlotCounts) -> bool {
         let [_, client, connections, _, call] = slots.by(source);
         let mut others = self.recent.iter();
@@ -147,8 +147,8 @@ impl FairQueue {
             })
     }
 
-    /// Index of the next of `waiting`, in the order of their arrival. With `for_starved`
-    /// only requests are considered that the slot beyond those of a step is for.
+    /// Index of the next of `waiting`, which are in the order of arrival. With `for_starved` only
+    /// the requests are considered that may use the slot beyond those of a step.
     pub fn next(
         &self,
         waiting: impl Iterator<Item = Source>,
@@ -172,7 +172,7 @@ impl FairQueue {
         ranked.min().map(|(_, at)| at)
     }
 
-    /// Number of the last request of each owner that was served, the latest the highest.
+    /// Number of each owner's last served request; later requests have higher numbers.
     fn last_served(&self) -> HashMap<Owner, usize> {
         let served = self.recent.iter().enumerate();
         let owners = served.flat_map(|(at, source)| source.owners().map(|owner| (owner, at)));
@@ -182,11 +182,11 @@ impl FairQueue {
 
 /// Counts of waiting requests, and the limits of each owner.
 ///
-/// `calls_max` calls may wait of a connection that returns, and of all new connections of a client
-/// together, and as many replies of a connection beyond the first of each call. All owners share
-/// [`CONNECTIONS`] times as many entries. A connection may take as many as are free; all new
-/// ones of a client, or all that return, one and a half times as many, and twice as many for a
-/// connection without any. So there is always an entry for a connection that has none, whatever
+/// Up to `calls_max` calls may wait of a returning connection, and of all new connections of a
+/// client together, and as many replies of a connection beyond the first of each call. All owners
+/// share [`CONNECTIONS`] times as many entries. A connection may take as many as are free; all new
+/// ones of a client, or all returning ones, one and a half times as many, and twice as many for a
+/// connection without entries. So there is always an entry for a connection that has none, whatever
 /// others have queued. Tokens of prompts are shared likewise.
 #[derive(Debug)]
 pub struct Waiting {
@@ -200,18 +200,18 @@ pub struct Waiting {
 #[derive(Clone, Copy, Debug, Default)]
 struct Queued {
     replies: usize,
-    /// API calls that those replies belong to.
+    /// API calls that the owner's waiting replies belong to.
     calls: usize,
-    /// Tokens of their prompts.
+    /// Tokens of the prompts of the owner's waiting replies.
     tokens: usize,
 }
 
-/// Connections for which there are entries if each takes as many as one may.
+/// Number of connections that all entries suffice for if each connection takes its most.
 pub const CONNECTIONS: usize = 4;
 
 impl Waiting {
-    /// Limits for `calls_max` calls of a connection, with prompts of at most `context` tokens, and
-    /// for a quarter as many tokens of others.
+    /// Limits for `calls_max` calls of a connection. All prompts together may have the tokens of as
+    /// many prompts of `context` tokens, and a quarter more.
     pub fn new(calls_max: usize, context: usize) -> Waiting {
         let tokens = calls_max.saturating_mul(context);
         Waiting {
@@ -221,7 +221,7 @@ impl Waiting {
         }
     }
 
-    /// The most requests that wait.
+    /// The most requests that wait, of all owners together.
     pub fn most(calls_max: usize) -> usize {
         calls_max * CONNECTIONS
     }
@@ -242,7 +242,7 @@ impl Waiting {
             return false;
         };
         let free = Waiting::most(self.calls_max) - all.replies;
-        // Shares of the free entries and tokens that the connections may have, in halves.
+        // Shares of the free entries and tokens that the owner may take, in halves.
         let (entries_max, tokens_max) = match connection.replies {
             0 => (4, 12),
             _ => (3, 8),
@@ -265,7 +265,7 @@ impl Waiting {
     }
 
     /// # Panics
-    /// If it was not added.
+    /// If the request was not added.
     pub fn remove(&mut self, source: Source, tokens: usize) {
         let owners = source.owners();
         let is_last = self.owners[&owners[LEVELS - 1]].replies == 1;
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_left_to_others_by_who_has_several_or_met_them() {
+    fn pages_are_left_to_others_by_owners_with_several_slots_or_that_met_others() {
         let [own, fresh, other] = [from(1, 7, 2), new(1, 8), from(2, 0, 3)];
         let slots = SlotCounts::of([own].into_iter());
         let mut queue = FairQueue::default();

@@ -1,5 +1,5 @@
-//! Tokens that a request forbids whatever their logits: all but some, stop tokens before a least
-//! length, and last tokens of sequences that must not appear.
+//! Tokens that a request forbids whatever their logits: tokens outside a given set, stop tokens
+//! before a minimum length, and the last tokens of sequences that must not appear.
 
 use super::request::Sampling;
 use step::executor::TokenId;
@@ -7,20 +7,20 @@ use step::executor::TokenId;
 /// The forbidden tokens of one sequence, as its reply grows.
 #[derive(Debug, Default)]
 pub struct Forbidden {
-    /// The only tokens that may be chosen, ascending; empty: all may.
+    /// The only tokens that may be chosen, ascending; empty if all may.
     allowed: Vec<TokenId>,
-    /// Tokens that the reply must have before one of `stops` may be chosen.
+    /// Number of tokens that the reply must have before one of `stops` may be chosen.
     least: usize,
     stops: Vec<TokenId>,
     /// Sequences of tokens that the reply must not have.
     sequences: Vec<Vec<TokenId>>,
-    /// The reply so far if a sequence is longer than one token; else only its length is needed.
+    /// The reply so far if one of `sequences` is longer than a token; else only its length counts.
     reply: Vec<TokenId>,
     replied: usize,
 }
 
 impl Forbidden {
-    /// Tokens that `sampling` forbids in a reply that `stops` end.
+    /// Forbidden tokens at the start of a reply under `sampling`; `stops` end the reply.
     pub fn new(sampling: &Sampling, stops: &[TokenId]) -> Forbidden {
         let mut allowed = sampling.allowed.clone();
         allowed.sort_unstable();
@@ -53,7 +53,7 @@ impl Forbidden {
         *last == id && self.reply.ends_with(before)
     }
 
-    /// Takes the forbidden tokens out of a row.
+    /// Makes the logits of forbidden tokens minus infinity.
     pub fn take_out(&self, logits: &mut [f32]) {
         if self.any() {
             let tokens = (0..).zip(logits);

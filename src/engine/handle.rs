@@ -1,4 +1,4 @@
-//! The server's side of the engine: a bounded inbox, figures, and the way to end it.
+//! The server's side of the engine: a bounded inbox, statistics, and a way to end the engine.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,22 +13,22 @@ use super::request::Request;
 use super::sequence::events_min;
 use super::stats::Stats;
 
-/// Stage of the engine's life. It only ever moves down this list.
+/// Stage of the engine's life. Stages only ever advance, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
     /// The executor is being built; requests wait.
     Starting,
     Serving,
-    /// Accepted requests are completed, others are turned away.
+    /// Accepted requests are completed, others are rejected.
     Draining,
-    /// The thread has ended, is about to, or is blocked by a device that does not answer.
+    /// The thread has ended, is about to end, or is blocked by a device that does not answer.
     Stopped,
 }
 
-/// A request that the engine did not take.
+/// A request that the engine did not accept.
 #[derive(Debug, thiserror::Error)]
 pub enum Rejected {
-    /// The queue of this source, or of all, is full: try again later.
+    /// The queue of the request's source, or of all sources, is full: try again later.
     #[error("the queue is full; try again later")]
     Full(Request),
     /// The engine is draining or has stopped.
@@ -36,21 +36,21 @@ pub enum Rejected {
     Stopped(Request),
 }
 
-/// State that the handles and the engine thread share.
+/// State that handles and engine thread share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub stats: Stats,
     pub phase: watch::Sender<Phase>,
     /// Calls of the executor that takes the steps.
     pub calls: Calls,
-    /// Starts and ends of the engine's rounds: even while it waits for something to do.
+    /// Number of starts and ends of the engine's rounds: even while the engine waits for work.
     pub rounds: AtomicU64,
-    /// Requests that wait, of every source. Locked for a look-up only, never across a wait.
+    /// Counts of waiting requests of every source. Locked for a look-up only, never across a wait.
     waiting: Mutex<Waiting>,
     pub backlog: Arc<Backlog>,
 }
 
-/// Entry of a request in the queue, which it leaves when this is dropped.
+/// Entry of a request in the queue, which the request leaves when this is dropped.
 #[derive(Debug)]
 pub(super) struct QueueEntry {
     shared: Arc<Shared>,
@@ -86,11 +86,11 @@ impl Shared {
     }
 
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        // Whoever panicked had changed whole counts only.
+        // A thread that panicked under the lock has left consistent counts.
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Moves on to `phase`, unless the engine is further already.
+    /// Advances to `phase`, unless the engine is further already.
     pub fn enter(&self, phase: Phase) {
         self.phase.send_if_modified(|current| {
             let later = *current < phase;
@@ -132,11 +132,11 @@ impl Handle {
     /// Queues a request; never waits.
     ///
     /// # Errors
-    /// Hands the request back when the queue is full or the engine takes no more.
+    /// Hands the request back when the queue is full or the engine accepts no more.
     ///
     /// # Panics
-    /// If `request.events` holds fewer than two events, or than three where the prompt is
-    /// scored: it could never run.
+    /// If the channel of `request.events` holds fewer than two events, or fewer than three where
+    /// the prompt is scored: the request could never run.
     #[expect(
         clippy::result_large_err,
         reason = "the caller gets the request back as it was"
@@ -156,7 +156,7 @@ impl Handle {
         if self.phase() >= Phase::Draining {
             return Err(Rejected::Stopped(request));
         }
-        // Entries count the inbox and the engine's own queue, so the inbox never fills up.
+        // Entries bound the inbox and the engine's own queue together, so the inbox never fills up.
         let Some(entry) = self.shared.enter_queue(&request) else {
             return Err(Rejected::Full(request));
         };
@@ -167,28 +167,28 @@ impl Handle {
         })
     }
 
-    /// Whether a reply to a prompt of so many tokens would be taken from `source`.
+    /// Whether a reply to a prompt of so many tokens would be accepted from `source`.
     pub fn has_capacity(&self, source: Source, tokens: usize) -> bool {
         self.shared.waiting().has_capacity(source, tokens)
     }
 
-    /// Counts a request from `source` as turned away if no reply to it would be taken, however
-    /// short its prompt is; before the prompt is known.
+    /// Whether a reply from `source` would be rejected however short its prompt is, to be asked
+    /// before the prompt is known; if so, counts the request as rejected.
     pub fn turns_away(&self, source: Source) -> bool {
         let full = !self.has_capacity(source, 1);
         self.stats().rejected.add(usize::from(full));
         full
     }
 
-    /// A channel for the events of a reply, `most` at once.
+    /// A channel for the events of a reply, at most `most` unread ones.
     ///
     /// # Panics
-    /// If it is for none.
+    /// If `most` is 0.
     pub fn channel(&self, most: usize) -> (EventSender, EventReceiver) {
         events::channel(&self.shared.backlog, most)
     }
 
-    /// Bytes of events that readers have left lying.
+    /// Bytes of events that readers have not read.
     pub fn backlog_bytes(&self) -> usize {
         self.shared.backlog.bytes()
     }
@@ -198,32 +198,32 @@ impl Handle {
         self.context
     }
 
-    /// Figures of the engine.
+    /// Statistics of the engine.
     pub fn stats(&self) -> &Stats {
         &self.shared.stats
     }
 
-    /// Where the engine is now.
+    /// Current phase of the engine.
     pub fn phase(&self) -> Phase {
         *self.shared.phase.borrow()
     }
 
-    /// Number of the engine's round, or of its wait between two. An odd one that stays is stuck.
+    /// Number of the engine's round, odd, or wait between rounds. An odd one that stays is stuck.
     pub fn round(&self) -> u64 {
         self.shared.rounds.load(Ordering::Relaxed)
     }
 
-    /// Whether the engine waits for something to do.
+    /// Whether the engine waits for work.
     pub fn is_idle(&self) -> bool {
         self.round().is_multiple_of(2)
     }
 
-    /// Follows the phase, to wait until the engine serves or has stopped.
+    /// Channel of the engine's phase, to wait until the engine serves or has stopped.
     pub fn phases(&self) -> watch::Receiver<Phase> {
         self.shared.phase.subscribe()
     }
 
-    /// Takes no more requests; the thread ends when the accepted ones, running and waiting, are
+    /// Accepts no more requests; the thread ends when the accepted ones, running and waiting, are
     /// done. To end sooner, drop the receivers of their events.
     pub fn drain(&self) {
         self.shared.enter(Phase::Draining);

@@ -1,9 +1,9 @@
 //! Cache manager: owners of slots, KV pages and states.
 //!
-//! A sequence gets all pages that it can ever need when it is admitted, so it is never preempted,
-//! recomputed or moved; of a windowed group it has those that its rows see (`windows`). Pages of a
-//! beginning that another prompt has too are shared. Whole pages of its prompt are cached for
-//! others once they are computed.
+//! A sequence gets all pages that it can ever need when it is admitted, so sequences are never
+//! preempted, recomputed or moved; of a windowed group a sequence has the pages that its rows see
+//! (`windows`). Pages of a prompt prefix are shared with other prompts that have it. Whole pages of
+//! a prompt are cached for others once their rows have been computed.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use super::windows::Windows;
 use step::executor::{BlockTable, PageId, Slot, TokenId};
 use step::{PAGE, Window};
 
-/// Pages that hold `tokens` positions.
+/// Number of pages that hold `tokens` positions.
 pub fn pages_for(tokens: usize) -> usize {
     tokens.div_ceil(PAGE)
 }
@@ -24,27 +24,27 @@ pub fn pages_for(tokens: usize) -> usize {
 /// Request for the memory of a sequence.
 #[derive(Clone, Copy, Debug)]
 pub struct Reservation<'a> {
-    /// Owner to whom its memory counts.
+    /// Owner to whom the sequence's memory counts.
     pub owner: Owner,
-    /// Domain whose sequences see what is cached of its prompt.
+    /// Domain of the prefix cache whose sequences may use the prompt's cached pages.
     pub domain: u128,
-    /// Tokens that are looked up in the cache; empty if all are to be computed.
+    /// Tokens that are looked up in the cache; empty if all of them are to be computed.
     pub prompt: &'a [TokenId],
-    /// Whether a slot's equal share of all pages must be left to others.
+    /// Whether a slot's equal share of all pages must be left to other owners.
     pub leaves_share: bool,
-    /// Leading pages of the prompt that the tier below has, with the state after them.
+    /// Leading pages of the prompt that the tier below has, with the state after the last of them.
     pub restorable: usize,
 }
 
-/// Cached beginning that cannot be evicted while it is written to the tier below.
+/// Cached prefix that cannot be evicted while it is being written to the tier below.
 #[derive(Clone, Debug)]
 pub struct Pin {
-    /// Domain and owner.
+    /// Domain and owner of the cached prefix.
     pub whose: (u128, Owner),
     pub reuse: Reuse,
     pub tokens: Vec<TokenId>,
     pub pages: Vec<PageId>,
-    /// The state after them, if the model has one.
+    /// State after `pages`, if the model has one.
     pub state: Option<(SnapshotKind, Slot)>,
     /// Windowed pages of the snapshot, if the model has a window.
     pub window: Vec<PageId>,
@@ -56,34 +56,34 @@ pub struct Pin {
 struct Resident {
     owner: Owner,
     domain: u128,
-    /// Pages in the order of the positions they hold; empty for a free slot.
+    /// Pages in the order of positions; empty for a free slot.
     table: Vec<PageId>,
-    /// Leading pages of the table that are pages of cached blocks.
+    /// Leading pages of `table` that belong to cached blocks.
     shared: usize,
-    /// Last of those blocks.
+    /// Last of the cached blocks that the sequence uses.
     node: Option<NodeId>,
-    /// Expected reuse of the blocks that it will add.
+    /// Expected reuse of the blocks that the sequence will add to the cache.
     reuse: Reuse,
-    /// Block whose state its first row will read.
+    /// Block whose state the sequence's first row will read.
     reading: Option<NodeId>,
 }
 
-/// Memory that a sequence got, and where it starts.
+/// Memory that a sequence got, and the position at which it starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Begin {
     pub slot: Slot,
     /// Tokens of the prompt that need not be computed.
     pub cached: usize,
-    /// State after those, if the model has states.
+    /// State after the `cached` tokens, if the model has states.
     pub from: Slot,
-    /// Tokens that an earlier prompt began with too, at least `cached`: without a snapshot there.
+    /// Leading tokens that an earlier prompt had too; more than `cached` without a snapshot there.
     pub known: usize,
-    /// Leading pages of `cached` that are here, if the others and the slot's state are to be
-    /// restored first.
+    /// Leading pages of `cached` that are on the device, if further pages and the slot's state must
+    /// be restored from the tier below first.
     pub restore_after: Option<usize>,
 }
 
-/// Slots, their pages and states, and cached prompts.
+/// Slots with their pages and states, and cached prompts.
 #[derive(Debug)]
 pub struct Kv<N = Keyed> {
     pages_total: usize,
@@ -101,8 +101,8 @@ pub struct Kv<N = Keyed> {
 
 impl<N: Naming> Kv<N> {
     /// Cache in which everything is free, for sequences of at most `context` tokens. The lowest ids
-    /// are handed out first. States are numbered: of `slots`, then `snapshots`, then `drafts`; the
-    /// latter two are 0 if the model has no states.
+    /// are handed out first. States are numbered: first those of `slots`, then of `snapshots`, then
+    /// of `drafts`; the latter two are 0 if the model has no states.
     pub fn new(
         (slots, snapshots, drafts): (usize, usize, usize),
         pages: usize,
@@ -129,7 +129,7 @@ impl<N: Naming> Kv<N> {
         }
     }
 
-    /// Adds pages of a window, which snapshots have instead of states.
+    /// Adds pages of a window, which snapshots have instead of recurrent states.
     pub fn with_window(self, window: Option<Window>) -> Self {
         let states = self.slots.len() + self.snapshots_total;
         Kv {
@@ -143,28 +143,28 @@ impl<N: Naming> Kv<N> {
         self.prefixes.recurs()
     }
 
-    /// Slots that nobody owns.
+    /// Number of free slots.
     pub fn slots_free(&self) -> usize {
         self.slots_free.len()
     }
 
-    /// Sets the time since some start.
+    /// Sets the current time, counted from any fixed start.
     pub fn set_time(&mut self, time: Duration) {
         self.prefixes.set_time(time);
     }
 
-    /// Evictions so far.
+    /// Evictions since the start.
     pub fn evicted(&self) -> Evicted {
         self.prefixes.evicted()
     }
 
-    /// Leading pages of a prompt that are cached for a domain.
+    /// Number of leading pages of a prompt that are cached for a domain.
     pub fn pages_known(&self, domain: u128, prompt: &[TokenId]) -> usize {
         self.prefixes.look_up(domain, prompt, 0).pages.len()
     }
 
-    /// Leading pages of a prompt that are here already, if a sequence would have further ones
-    /// restored of those that are `restorable`; none if nothing would be restored.
+    /// Number of leading pages of a prompt that are on the device already, if a sequence would have
+    /// further ones, of the `restorable` first, restored; none if nothing would be restored.
     pub fn restore_after(
         &self,
         domain: u128,
@@ -181,7 +181,7 @@ impl<N: Naming> Kv<N> {
     }
 
     /// Takes a slot and pages for `tokens` in all, or nothing when either is short. Cached pages
-    /// are evicted for it; if the owner has a sequence already, not from the share of others.
+    /// are evicted where needed; if the owner has a sequence already, not from the share of others.
     pub fn reserve(&mut self, tokens: usize, asked: Reservation<'_>) -> Option<Begin> {
         assert!(tokens > 0, "a sequence holds at least one token");
         let owner = match asked.domain {
@@ -231,8 +231,8 @@ impl<N: Naming> Kv<N> {
         })
     }
 
-    /// Cached pages that may be evicted for a sequence of an owner. Those of the operator's prompts
-    /// may only if nothing runs, since else a request might never fit.
+    /// Number of cached pages that may be evicted for a sequence of an owner. Pages of the
+    /// operator's prompts may be only if nothing runs, since else a request might never fit.
     fn may_go(&self, owner: Owner) -> usize {
         let mut running = self.slots.iter().filter(|seq| !seq.table.is_empty());
         let first = running.clone().next();
@@ -243,7 +243,7 @@ impl<N: Naming> Kv<N> {
         }
     }
 
-    /// Cached pages of each other owner that further sequences of an owner must leave.
+    /// Number of cached pages of each other owner that further sequences of an owner must leave.
     fn share(&self, owner: Owner) -> usize {
         self.pages_total / CACHED_PART / self.prefixes.others(owner).max(1)
     }
@@ -265,7 +265,7 @@ impl<N: Naming> Kv<N> {
         (seq.node, seq.reading) = (hit.node, reading);
     }
 
-    /// Beginnings of a slot's prompt that are worth writing to the tier below, the shortest first;
+    /// Prefixes of a slot's prompt that are worth writing to the tier below, the shortest first;
     /// none of the operator's prompts, which are not evicted.
     pub fn pin(&mut self, slot: Slot, prompt: &[TokenId]) -> Vec<Pin> {
         let seq = &self.slots[slot.0 as usize];
@@ -296,7 +296,7 @@ impl<N: Naming> Kv<N> {
         pins
     }
 
-    /// Releases a pin, once it has been written or will not be.
+    /// Releases a pin, once its prefix has been written or will not be.
     pub fn unpin(&mut self, pin: &Pin) {
         if pin.state.is_some() {
             self.prefixes.has_read(pin.node);
@@ -311,7 +311,7 @@ impl<N: Naming> Kv<N> {
         }
     }
 
-    /// State for a snapshot at a point of a slot's prompt, if one may be had.
+    /// State for a snapshot at a point of a slot's prompt, if one is free or may be evicted.
     pub fn lend(&mut self, slot: Slot, point: SnapshotPoint) -> Option<Slot> {
         let seq = &self.slots[slot.0 as usize];
         let (whose, after) = ((seq.domain, seq.owner), (seq.node, seq.reuse));
@@ -326,13 +326,13 @@ impl<N: Naming> Kv<N> {
         self.prefixes.give_back(owner, state);
     }
 
-    /// Tokens of a slot's prompt that are cached, by it or by others before.
+    /// Number of leading tokens of a slot's prompt that are cached, by any sequence.
     pub fn tokens_cached(&self, slot: Slot) -> usize {
         self.slots[slot.0 as usize].shared * PAGE
     }
 
-    /// Caches the whole pages of `prompt`, whose rows have run, and the snapshot after the last of
-    /// them, if a state was lent for one.
+    /// Caches the whole pages of `prompt`, whose rows have run, and the snapshot after the last
+    /// page, if a state was lent for one.
     pub fn cache(&mut self, slot: Slot, prompt: &[TokenId], state: Option<(SnapshotKind, Slot)>) {
         let seq = &mut self.slots[slot.0 as usize];
         let (whose, cached) = ((seq.domain, seq.owner), seq.shared);
@@ -353,8 +353,8 @@ impl<N: Naming> Kv<N> {
         self.collect();
     }
 
-    /// Gives back a slot and its pages. Cached pages stay, except those that only this prompt has
-    /// if it is not `sound`: its logits were not finite.
+    /// Gives back a slot and its pages. Cached pages stay, except those that only this prompt uses
+    /// if it is not `sound`, which means that its logits were not finite.
     pub fn release(&mut self, slot: Slot, sound: bool) {
         self.has_read(slot);
         let seq = &mut self.slots[slot.0 as usize];
@@ -386,7 +386,7 @@ impl<N: Naming> Kv<N> {
     /// A state for a draft.
     ///
     /// # Panics
-    /// If none may be had.
+    /// If no state is free.
     pub fn lend_draft(&mut self) -> Slot {
         self.drafts_free.pop().expect("a state for a draft is free")
     }
@@ -401,48 +401,48 @@ impl<N: Naming> Kv<N> {
         &self.slots[slot.0 as usize].table
     }
 
-    /// The block table of a slot in the windowed group; empty if the model has none.
+    /// The block table of a slot in the windowed group; empty if the model has no such group.
     pub fn window(&self, slot: Slot) -> BlockTable<'_> {
         let windows = self.windows.as_ref();
         windows.map_or(BlockTable::default(), |windows| windows.table(slot))
     }
 
-    /// Gives a slot the windowed pages that rows see and write from position `start` to `end`.
+    /// Takes windowed pages for a slot, which rows from position `start` to `end` see and write.
     pub fn cover(&mut self, slot: Slot, start: usize, end: usize) {
         if let Some(windows) = &mut self.windows {
             windows.cover(slot, start, end);
         }
     }
 
-    /// Takes the windowed pages of a slot that rows from position `next` on do not see.
+    /// Frees the windowed pages of a slot that rows from position `next` on do not see.
     pub fn leave(&mut self, slot: Slot, next: usize) {
         if let Some(windows) = &mut self.windows {
             windows.leave(slot, next);
         }
     }
 
-    /// Windowed pages that sequences and snapshots have.
+    /// Number of windowed pages that sequences and snapshots have.
     pub fn window_pages_used(&self) -> usize {
         self.windows.as_ref().map_or(0, Windows::used)
     }
 
-    /// Pages that sequences own alone.
+    /// Number of pages that sequences own alone.
     fn pages_owned(&self) -> usize {
         let own = |seq: &Resident| seq.table.len() - seq.shared;
         self.slots.iter().map(own).sum()
     }
 
-    /// Pages that sequences use, alone or with others.
+    /// Number of pages that sequences use, alone or shared.
     pub fn pages_used(&self) -> usize {
         self.pages_owned() + self.prefixes.pages() - self.prefixes.pages_unused()
     }
 
-    /// Cached pages that no sequence uses.
+    /// Number of cached pages that no sequence uses.
     pub fn pages_cached(&self) -> usize {
         self.prefixes.pages_unused()
     }
 
-    /// Whether no page, no state and no slot was lost or made, with so many sequences, lent states
+    /// Whether the counts of pages, states and slots add up, with so many sequences, lent states
     /// and states of drafts: cheap enough for every step.
     pub fn is_conserved(&self, sequences: usize, (lent, drafts): (usize, usize)) -> bool {
         let pages = self.pages_owned() + self.prefixes.pages() + self.pages_free.len();
@@ -453,7 +453,7 @@ impl<N: Naming> Kv<N> {
             && sequences + self.slots_free.len() == self.slots.len()
     }
 
-    /// Looks at each page and slot: each has exactly one owner.
+    /// Checks that each page and slot has exactly one owner.
     ///
     /// # Errors
     /// Names the first page or slot with none or several.
@@ -644,7 +644,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_goes_on_from_the_last_state_that_is_kept_of_it() {
+    fn a_prompt_continues_from_its_last_cached_state() {
         let mut kv = kv(2, 20);
         let asked = prompt(0, 4);
         assert_eq!(run(&mut kv, (0, &asked), &[2, 4]), 0);
@@ -829,7 +829,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_turn_takes_the_place_of_the_one_before() {
+    fn the_next_turn_replaces_the_one_before() {
         let mut kv = Kv::new((2, 2, 0), 40, TINY.context, Keyed::default());
         let asked = prompt(1, 9);
         run(&mut kv, (0, &asked[..5 * PAGE + 1]), &[5]);
@@ -861,7 +861,7 @@ mod tests {
     }
 
     #[test]
-    fn prompts_in_turns_over_twice_what_fits_find_half() {
+    fn prompts_in_rotation_over_twice_what_fits_find_half() {
         for states in [0, 20] {
             let mut kv = Kv::new((2, states, 0), 34, TINY.context, Keyed::default());
             let round = |kv: &mut Kv| -> usize {
@@ -922,7 +922,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_go_first_of_who_asks_and_of_who_has_more_than_its_share() {
+    fn pages_of_the_asker_and_of_owners_above_their_share_are_evicted_first() {
         // Pages that the asker and two others keep, what may be left of each when one is needed.
         for (cached, left) in [
             ([1, 3, 2], [0, 3, 2]),
@@ -949,7 +949,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_takes_nothing_from_who_has_less() {
+    fn a_flood_evicts_nothing_of_owners_with_less() {
         // Few states, then few pages.
         for (states, pages) in [(2, 200), (60, 20)] {
             let naming = Keyed::default();
@@ -1010,7 +1010,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_is_taken_from_who_has_more() {
+    fn a_state_is_taken_from_an_owner_with_more() {
         let mut kv = Kv::new((4, 4, 0), 40, TINY.context, Keyed::default());
         run(&mut kv, (1, &prompt(0, 2)), &[1, 2]);
         let begun = [2, 2, 3].map(|owner| kv.reserve(PAGE, of(owner, &[])).unwrap().slot);
@@ -1021,7 +1021,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_less_is_not_held_out_by_what_is_worth_more() {
+    fn an_owner_with_less_gets_a_state_of_what_is_worth_more() {
         let mut kv = Kv::new((4, 4, 0), 80, TINY.context, Keyed::default());
         for _ in 0..2 {
             for first in 1..5 {
@@ -1055,7 +1055,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_after_a_block_that_has_no_name_is_not_kept() {
+    fn a_state_after_a_block_without_a_name_is_not_cached() {
         let mut kv = Kv::new((2, 4, 2), 20, TINY.context, Collision);
         let asked = prompt(1, 2);
         assert_eq!(run(&mut kv, (0, &asked), &[2]), 0);

@@ -3,7 +3,7 @@
 //! Life of a request:
 //! 1. `Handle::submit` puts it into the inbox, or hands it back when too many wait.
 //! 2. The engine checks it against the limits; what can never run fails at once.
-//! 3. It waits for its turn (`fair_queue`); for a beginning of its prompt that another request of
+//! 3. It waits for its turn (`fair_queue`); for a prefix of its prompt that another request of
 //!    the same client is computing; and for a slot and all pages that it can ever need. It starts
 //!    after the cached part of its prompt (`prefix`).
 //! 4. `scheduler::plan` gives it rows: chunks of its prompt, then one row per step and those of its
@@ -103,19 +103,19 @@ use self::watchdog::Watched;
 use step::PAGE;
 use step::executor::{DeviceError, Drafted, Executor, SeqRows, TokenId};
 
-/// Words for clients whose replies a failure of the device ends.
+/// Error text for clients whose replies end because the device failed.
 pub const DEVICE_FAILED: &str = "the device failed; the server is stopping";
 const START_FAILED: &str = "the model could not be started";
-/// Words for a client whose reply was not read in time.
+/// Error text for a client that did not read its reply in time.
 const TOO_SLOW: &str = "the reply is read too slowly, and others wait for its place";
-/// Longest time that a reply may keep its slot for a reader that does not read, while others wait
-/// and the backlog of all readers is full.
+/// Longest time that a reply may keep its slot for a client that does not read, while other
+/// requests wait and the backlog of all readers is full.
 const READER_LAG_MAX: Duration = Duration::from_secs(10);
-/// Interval at which copies are polled when there is nothing else to do.
+/// Interval at which running copies are polled when there is nothing else to do.
 const COPIED_LOOK: Duration = Duration::from_micros(100);
 const INTERNAL: &str = "internal error; the server is stopping";
 
-/// Why the engine thread ended before it was asked to.
+/// Reason for which the engine thread ended before it was asked to end.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
     /// The executor could not be built.
@@ -124,29 +124,29 @@ pub enum EngineError {
     /// A step failed; the device must not be used again.
     #[error("the device failed: {0}")]
     Device(DeviceError),
-    /// A call of the device did not return for so long; the engine's thread hangs in it.
+    /// A call of the device did not return for so long; the engine's thread hangs in that call.
     #[error(
         "the device did not answer for {} s: it is lost, or what it computes has no end; see \
          `dmesg` and `nvidia-smi`, and reboot if they do not answer either",
         .0.as_secs_f32()
     )]
     Unresponsive(Duration),
-    /// An invariant broke; the panic message was printed where it happened.
+    /// An invariant broke; the panic's message has been printed already.
     #[error("the engine broke an invariant and stopped")]
     Panicked,
 }
 
 impl EngineError {
-    /// Whether no call of the device may be made any more, not even to free its memory.
+    /// Whether no call of the device may be made any more, not even to free memory.
     pub fn is_of_device(&self) -> bool {
         matches!(self, EngineError::Device(_) | EngineError::Unresponsive(_))
     }
 }
 
-/// End of the engine.
+/// Result with which the engine ends.
 pub type Outcome = Result<(), EngineError>;
 
-/// Starts the engine thread: it builds the executor, serves until drained, and reports why it
+/// Starts the engine thread, which builds the executor, serves until drained, and returns why it
 /// ended.
 ///
 /// # Panics
@@ -164,15 +164,15 @@ where
         shared: shared.clone(),
         patience: E::PATIENCE,
     };
-    // Nobody may wait for the end.
+    // The send fails if no thread waits for the engine's end.
     let body = move || drop(end.send(serve(setup, make, inbox, shared)));
     let builder = thread::Builder::new().name("engine".to_owned());
     builder.spawn(body).expect("the system refuses a thread");
     (handle, thread)
 }
 
-/// Body of the engine thread. However it ends, each accepted request has got its terminal event,
-/// unless the device blocks the thread for ever (see `watchdog`).
+/// Body of the engine thread. However the engine ends, each accepted request has got its terminal
+/// event, unless the device blocks the thread for ever (see `watchdog`).
 fn serve<E: Executor>(
     Setup { limits, disk }: Setup,
     make: impl FnOnce() -> Result<E, Box<dyn Error + Send + Sync>>,
@@ -202,7 +202,7 @@ fn serve<E: Executor>(
         _ => INTERNAL,
     });
     if let Err(EngineError::Device(_)) = outcome {
-        // To free what is on it could take for ever, and the process ends.
+        // Freeing device memory could block for ever, and the process ends anyway.
         mem::forget(engine.executor);
     }
     outcome
@@ -219,21 +219,21 @@ fn runtime() -> Result<Runtime, Box<dyn Error + Send + Sync>> {
 enum Round {
     /// Ran a step, or waited for masks.
     Stepped,
-    /// No sequence could run: all wait for their readers, or there is none.
+    /// No sequence could run: all wait for their readers, or there are none.
     Idle,
     /// No sequence is left, and the inbox is closed.
     Finished,
 }
 
-/// A request without a slot.
+/// A request that waits for a slot.
 struct Waits {
     queued: Queued,
-    /// Running sequence that computes a beginning of its prompt, and that beginning's tokens.
+    /// Running sequence that computes a prefix of the request's prompt, and the prefix's tokens.
     computed_by: Option<(u64, usize)>,
-    /// Ticket of the read-ahead of its prompt; outer none until the disk was asked, inner none if
-    /// the disk has nothing.
+    /// Ticket of the read-ahead of the request's prompt; outer none until the disk was asked, inner
+    /// none if the disk has nothing.
     read: Option<Option<u64>>,
-    /// Ticket of the checksums of what the tier would restore for it.
+    /// Ticket of the checksums of the pages that the tier would restore for the request.
     check: Option<u64>,
 }
 
@@ -242,7 +242,7 @@ impl Waits {
         &self.queued.0
     }
 
-    /// Gives up its tickets, once it has begun or never will.
+    /// Gives up the request's tickets, once it has started or never will.
     fn forget(&self, tier: &mut Tier) {
         if let Some(read) = self.read.flatten() {
             tier.forget(read);
@@ -260,7 +260,7 @@ struct Engine<E> {
     open: bool,
     shared: Arc<Shared>,
     phases: watch::Receiver<Phase>,
-    /// In the order of their arrival.
+    /// Waiting requests in the order of their arrival.
     waiting: VecDeque<Waits>,
     fair_queue: FairQueue,
     /// Time of the last round, and whether requests waited for a slot in it.
@@ -268,39 +268,39 @@ struct Engine<E> {
     contended: bool,
     /// Whether copies to or from the host were under way at the latest admission.
     copied: bool,
-    /// In the order of their admission.
+    /// Running sequences in the order of their admission.
     running: Vec<Sequence>,
     kv: Kv,
     /// Tier of the prefix cache in host memory, if the limits give it some.
     tier: Option<Tier>,
-    /// Whether prompts were left out of the last step for one of a client with fewer slots.
+    /// Whether prompts were left out of the last step in favour of a client with fewer slots.
     left_out: bool,
-    /// Steps so far for which more sequences were ready than a step has.
+    /// Number of steps so far for which more sequences were ready than a step has.
     crowded: usize,
     /// `running` as the plan of this round sees it, in the same order; reused for its memory.
     candidates: Vec<Candidate>,
     plan: Plan,
     prefill_budget: PrefillBudget,
     slowdown: Slowdown,
-    /// Clock by which steps are measured; `begun` is its time in the first round.
+    /// Clock by which steps are measured; `begun` is this clock's time in the first round.
     now: fn() -> Instant,
     begun: Option<Instant>,
-    /// Sequences that have begun.
+    /// Number of sequences that have been admitted.
     admitted: u64,
-    /// Tokens and time of all steps that had prompts alone: the speed of prefill.
+    /// Tokens and time of all steps with prompts alone: the speed of prefill.
     prompts_alone: (usize, Duration),
     drafter: Drafter,
     costs: Costs,
-    /// Drafts that the device makes while the host samples.
+    /// Drafts that the device computes while the host samples.
     pending_drafts: Option<predict::PendingDrafts>,
-    /// Drafts of the device when they have come; a field for its memory.
+    /// Drafts that have come from the device; a field for its memory.
     drafted: Vec<Drafted>,
-    /// Drafts that replies may have in the next step; reused for its memory.
+    /// Drafts that sequences may have in the next step; reused for its memory.
     proposals: Vec<Proposal>,
     /// Prefill budget of the planned step.
     prompt_tokens: usize,
     rows: Vec<SeqRows<'static>>,
-    /// Rows of the step whose prompt is scored, and their logits; empty until a request asks.
+    /// Rows of the step that score a prompt, and their logits; empty until a request asks.
     scored_rows: Vec<usize>,
     scored_logits: Vec<f32>,
     scratch: Scratch,
@@ -366,7 +366,7 @@ impl<E: Executor> Engine<E> {
         }
     }
 
-    /// Serves until drained.
+    /// Serves until the engine is drained.
     fn run(&mut self, disk: Option<disk::Options>) -> Outcome {
         self.open_tier(disk).map_err(EngineError::Device)?;
         self.choose_drafter().map_err(EngineError::Device)?;
@@ -383,7 +383,7 @@ impl<E: Executor> Engine<E> {
         }
     }
 
-    /// Takes host memory for the tier, if the limits give it some, and a disk below it.
+    /// Takes host memory for the tier, if the limits give it some, and a disk below the tier.
     fn open_tier(&mut self, disk: Option<disk::Options>) -> Result<(), DeviceError> {
         let bytes = self.limits.host_bytes;
         if bytes == 0 {
@@ -434,7 +434,7 @@ impl<E: Executor> Engine<E> {
         Ok(Round::Stepped)
     }
 
-    /// Lets sequences run whose cached pages have been restored from the host.
+    /// Marks sequences as ready whose cached pages have been restored from the host.
     fn take_copied(&mut self) -> Result<(), DeviceError> {
         let Some(tier) = &mut self.tier else {
             return Ok(());
@@ -472,7 +472,7 @@ impl<E: Executor> Engine<E> {
         self.tier.as_ref().is_some_and(Tier::is_busy)
     }
 
-    /// Moves the inbox to the queue.
+    /// Moves requests from the inbox to the queue.
     fn receive(&mut self) {
         if self.open && *self.phases.borrow() >= Phase::Draining {
             self.inbox.close();
@@ -498,7 +498,7 @@ impl<E: Executor> Engine<E> {
         }
     }
 
-    /// Forgets requests whose reader is gone, running or waiting.
+    /// Drops requests whose reader is gone, running or waiting.
     fn drop_abandoned(&mut self) {
         let stats = &self.shared.stats;
         let tier = &mut self.tier;
@@ -534,8 +534,8 @@ impl<E: Executor> Engine<E> {
         self.free();
     }
 
-    /// Gives slots and pages to waiting requests as their turns come. A large request whose turn it
-    /// is is not overtaken, or small ones could keep it out for ever; a request that is blocked is.
+    /// Gives slots and pages to waiting requests in the fair order. A large request that comes next
+    /// is not overtaken, or small ones could keep it out for ever; a blocked request is overtaken.
     fn admit(&mut self) {
         let now = (self.now)();
         let begun = *self.begun.get_or_insert(now);
@@ -610,15 +610,15 @@ impl<E: Executor> Engine<E> {
         self.count_running();
     }
 
-    /// Beginning of a waiting request's prompt that the tier has.
+    /// Prefix of a waiting request's prompt that the tier has.
     fn below(&self, next: usize) -> Option<Hit> {
         let request = self.waiting[next].request();
         let tier = self.tier.as_ref()?;
         Some(tier.look_up(request.domain, looked_up(request)))
     }
 
-    /// Whether checksums have shown that what the tier would restore of that is unchanged; if not,
-    /// the check begins.
+    /// Whether checksums have shown that the pages that the tier would restore are unchanged; if
+    /// there are no results yet, starts to compute the checksums.
     fn is_checked(&mut self, next: usize, below: Option<&Hit>) -> bool {
         let (Some(tier), Some(hit)) = (&mut self.tier, below) else {
             return true;
@@ -630,7 +630,7 @@ impl<E: Executor> Engine<E> {
         here.is_none_or(|here| tier.is_checked(check, hit, here))
     }
 
-    /// Has the disk read beginnings of waiting prompts, ahead of their turns.
+    /// Has the disk read prefixes of waiting prompts ahead of their admission.
     fn read_ahead(&mut self) {
         let Some(tier) = &mut self.tier else { return };
         let (tokens, took) = self.prompts_alone;
@@ -652,8 +652,8 @@ impl<E: Executor> Engine<E> {
         SlotCounts::of(self.running.iter().map(|sequence| sequence.source))
     }
 
-    /// Number of the running sequence, of the same client, that will cache the longest beginning of
-    /// a request's prompt, and that beginning's tokens. Waiting for it takes no longer than
+    /// Number of the running sequence, of the same client, that will cache the longest prefix of a
+    /// request's prompt, and that prefix's length in tokens. Waiting for it takes no longer than
     /// computing it again.
     fn computed_by_another(&self, request: &Request) -> Option<(u64, usize)> {
         let whose = (request.source.client, request.domain);
@@ -665,7 +665,7 @@ impl<E: Executor> Engine<E> {
         computed.max_by_key(|(_, tokens)| *tokens)
     }
 
-    /// Whether a request still waits for a beginning that is computed, read or checked.
+    /// Whether a request still waits for a prefix that is being computed, read or checked.
     fn is_blocked(&self, waits: &Waits) -> bool {
         let read = waits.read.flatten();
         let tier = self.tier.as_ref();
@@ -680,7 +680,7 @@ impl<E: Executor> Engine<E> {
         })
     }
 
-    /// Index of the waiting request whose turn is next.
+    /// Index of the waiting request that is admitted next.
     fn next(&self, slots: &SlotCounts) -> Option<usize> {
         let waiting = self.waiting.iter().enumerate();
         let ready = waiting.filter(|(_, waits)| !self.is_blocked(waits));
@@ -729,7 +729,7 @@ impl<E: Executor> Engine<E> {
         }
     }
 
-    /// Drafts of the next step, at most.
+    /// Largest number of drafts of the next step.
     fn drafts_max(&self) -> usize {
         match self.kv.recurs() {
             true => self.kv.drafts_free(),
@@ -742,8 +742,8 @@ impl<E: Executor> Engine<E> {
         self.candidates.iter().any(Candidate::is_reply)
     }
 
-    /// Adds the time of the last step: to the prefill budget and to the costs of drafts if it had
-    /// replies, else to the speed of prefill.
+    /// Adds the time of the last step: to the prefill budget and to the costs of drafts if the step
+    /// had replies, else to the speed of prefill.
     fn note_step_time(&mut self, took: Duration) {
         let scheduled = self.plan.scheduled.iter();
         if !self.replies() {
@@ -762,9 +762,9 @@ impl<E: Executor> Engine<E> {
         }
     }
 
-    /// Leaves out the prompts of owners that hold other slots, if one is of an owner that holds
-    /// none else: a first token does not wait for the prompts of a flood. Returns whether it left
-    /// any out.
+    /// Leaves out the prompts of owners that hold other slots, if one is of an owner that holds no
+    /// other: a first token does not wait for the prompts of a flood. Returns whether any prompt
+    /// was left out.
     fn leave_out(&mut self) -> bool {
         let candidates = self.candidates.iter().enumerate();
         let prompts = candidates.filter(|(_, candidate)| candidate.ready && candidate.is_prompt());
@@ -783,8 +783,8 @@ impl<E: Executor> Engine<E> {
         !later.is_empty()
     }
 
-    /// Leaves out one sequence of the owner with the most slots, another one each time, if more are
-    /// ready than a step has.
+    /// Leaves out one sequence of the owner with the most slots, another sequence each time, if
+    /// more are ready than a step has.
     fn leave_one_out(&mut self) {
         let candidates = self.candidates.iter().enumerate();
         let ready = candidates.filter(|(_, candidate)| candidate.ready);
@@ -822,15 +822,15 @@ impl<E: Executor> Engine<E> {
             thread::sleep(COPIED_LOOK);
             return Round::Stepped;
         }
-        // A copy that has ended since the admission may have blocked a request: by pages that it
-        // held, or by a beginning that was being read.
+        // A copy that has ended since the admission may have blocked a request, by its pages or as
+        // the read-ahead of a prefix.
         if self.copied {
             return Round::Stepped;
         }
         self.idle()
     }
 
-    /// Checks the books of the cache, which takes time, now that nothing can run.
+    /// Checks the cache's invariants, which takes time, now that nothing can run.
     fn idle(&mut self) -> Round {
         let checked = self.kv.check_integrity();
         checked.unwrap_or_else(|lost| panic!("{lost}"));
@@ -882,8 +882,8 @@ impl<E: Executor> Engine<E> {
         }
     }
 
-    /// Scores the prompt tokens after the rows of this step, if requests want it; takes the logits
-    /// of a few rows at a time.
+    /// Scores the prompt tokens after the rows of this step, for requests that want scores; takes
+    /// the logits of a few rows at a time.
     fn score(&mut self) -> Result<(), DeviceError> {
         let mut first = 0;
         for scheduled in &self.plan.scheduled {
@@ -954,8 +954,7 @@ impl<E: Executor> Engine<E> {
         Ok(())
     }
 
-    /// Caches what sequences have computed of their prompts, and frees slots and pages of those
-    /// that ended.
+    /// Caches the computed pages of prompts, and frees slots and pages of ended sequences.
     fn free(&mut self) {
         let Engine {
             running,
@@ -998,7 +997,7 @@ impl<E: Executor> Engine<E> {
         self.shared.stats.evicted_age_millis.set(age);
     }
 
-    /// Sleeps until a request arrives, a reader catches up or leaves, or the engine shall drain;
+    /// Sleeps until a request arrives, a reader catches up or leaves, or the engine is to drain;
     /// and no longer than a slow reader may keep others waiting.
     fn wait(&mut self) {
         let Engine {
@@ -1059,11 +1058,11 @@ fn looked_up(request: &Request) -> &[TokenId] {
 fn refuse((request, entry): Queued, stats: &Stats, text: &str) {
     drop(entry);
     stats.failed.add(1);
-    // False: the reader has left.
+    // A send that fails means that the reader has left.
     request.events.send(Event::Failed(text.into()));
 }
 
-/// Closes the inbox and fails the requests in it; later requests are turned away.
+/// Closes the inbox and fails the requests in it; later requests are rejected.
 fn refuse_queued(inbox: &mut mpsc::Receiver<Queued>, stats: &Stats, text: &str) {
     inbox.close();
     while let Ok(queued) = inbox.try_recv() {
@@ -1080,13 +1079,13 @@ fn count_end(end: End, stats: &Stats) {
     }
 }
 
-/// States that running sequences have beside those of their slots: for snapshots, and of drafts.
+/// States that running sequences have beside those of their slots: for snapshots, for drafts.
 fn lent(running: &[Sequence]) -> (usize, usize) {
     let lent = running.iter().map(Sequence::lent);
     lent.fold((0, 0), |sum, lent| (sum.0 + lent.0, sum.1 + lent.1))
 }
 
-/// An empty vector with the memory of `rows`, free to borrow from something else.
+/// An empty vector with the memory of `rows`, whose items may borrow from something else.
 fn recycle<'a>(mut rows: Vec<SeqRows<'_>>) -> Vec<SeqRows<'a>> {
     rows.clear();
     let none = rows.into_iter();

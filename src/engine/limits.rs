@@ -7,37 +7,37 @@ use super::speculate::Speculate;
 use super::tier::disk;
 use step::{Facts, PAGE, Window};
 
-/// Bounds of one engine: those of the target, except that an executor may have fewer pages, and a
-/// scripted one any context.
+/// Bounds of one engine. An executor may have fewer pages than the target states, and the scripted
+/// one of tests any context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Sequences of a step.
+    /// Largest number of sequences of a step.
     pub sequences: usize,
-    /// Snapshots for prompts to come; 0 if the model has neither states nor a window.
+    /// Snapshots for later prompts; 0 if the model has neither states nor a window.
     pub snapshots: usize,
     /// Pages of the windowed group, if the model has one.
     pub window: Option<Window>,
     /// Draft tokens of one step, each with a state if the model has states.
     pub drafts: usize,
-    /// Number of drafts that a sequence gets.
+    /// Number of drafts that a sequence gets in a step.
     pub speculate: Speculate,
-    /// Accepted requests of one connection that wait for a slot or pages (`fair_queue::Waiting`).
+    /// Accepted requests of one connection that may wait for admission (`fair_queue::Waiting`).
     pub queued: usize,
     /// KV pages of `PAGE` tokens.
     pub pages: usize,
-    /// Bytes of host memory for beginnings of prompts beyond the device's memory; 0 for none.
+    /// Bytes of host memory for prompt prefixes beyond the device's memory; 0 for none.
     pub host_bytes: usize,
-    /// Tokens of a sequence, prompt and reply together.
+    /// Largest number of tokens of a sequence, prompt and reply together.
     pub context: usize,
-    /// Prompt tokens of one step, a multiple of `PAGE`.
+    /// Largest number of prompt tokens of one step, a multiple of `PAGE`.
     pub prefill_tokens: usize,
-    /// Tokens of a long prompt between two snapshots of it.
+    /// Tokens of a long prompt between two snapshots.
     pub spacing: usize,
-    /// Time between two tokens of a reply within which prompt chunks are to keep a step.
+    /// Time between two tokens of a reply that a step with prompt chunks is to stay within.
     pub reply_gap: Duration,
 }
 
-/// Bounds of one engine, and the disk that it has.
+/// Bounds of one engine, and its disk.
 pub struct Setup {
     pub limits: Limits,
     /// Disk for prompts beyond host memory; needs `host_bytes`.
@@ -51,7 +51,7 @@ impl From<Limits> for Setup {
 }
 
 impl Limits {
-    /// Limits that the target states.
+    /// Limits that a target's manifest states.
     pub const fn of(facts: &Facts) -> Limits {
         Limits {
             sequences: facts.sequences,
@@ -70,7 +70,7 @@ impl Limits {
     }
 
     /// Sequences that hold a slot at once: one more than a step has, for a client that holds none.
-    /// Its state is one of the snapshots, so there is no such slot if that would be the only one.
+    /// The extra slot's state is a snapshot's; there is no such slot if there is but one snapshot.
     pub(super) fn slots(&self) -> usize {
         self.sequences + usize::from(self.snapshots != 1)
     }
@@ -81,7 +81,7 @@ impl Limits {
     }
 
     /// # Panics
-    /// If a limit is zero or the prompt budget is off the grid: no engine can run so.
+    /// If a limit is zero or the prompt budget is no multiple of `PAGE`: no engine can run so.
     pub(super) fn check(&self) {
         assert!(self.sequences > 0 && self.queued > 0, "{self:?}");
         assert!(self.pages > 0, "{self:?}");
@@ -97,7 +97,7 @@ impl Limits {
     }
 
     /// # Errors
-    /// Says why a request can never run; the text is fit for the client.
+    /// Says why the request can never run; the text is fit for the client.
     pub(super) fn check_request(&self, request: &Request, vocab: usize) -> Result<(), String> {
         let (prompt, reply) = (request.prompt.len(), request.max_tokens);
         let most = self.context.min(self.pages * PAGE);
@@ -148,7 +148,7 @@ fn check_sampling(rule: &Sampling) -> Result<(), String> {
     let biases = rule.logit_bias.iter();
     let biases = biases.map(|&(_, bias)| ("logit_bias", bias, -100.0, 100.0));
     for (name, value, least, most) in within.into_iter().chain(biases) {
-        // Not `value < least || value > most`, which NaN passes.
+        // A test `value < least || value > most` would let NaN pass.
         if !(least..=most).contains(&value) {
             return Err(format!(
                 "{name} is {value}; it must be within {least} and {most}"

@@ -1,8 +1,8 @@
 //! Drafts of the multi-token-prediction (MTP) layer, made after a step for the next one.
 //!
-//! The layer runs over every row of a step, so that its cache has the prompts; then once more for
-//! each further draft of a reply. Drafts are drawn with the request's own random numbers, by the
-//! sampler, or by the device before the sampler has chosen.
+//! The layer runs over every row of a step, so that its KV cache has the prompts; then once more
+//! for each further draft of a reply. Drafts are drawn with the request's own random numbers, by
+//! the sampler, or by the device before the sampler has chosen.
 
 use std::time::{Duration, Instant};
 
@@ -15,23 +15,23 @@ use super::sequence::Sequence;
 use super::speculate::{self, DEPTH_MAX, DraftCost, Proposal, Speculate};
 use step::executor::{DeviceError, Drafting, Draw, Executor, PageId, SeqRows, Slot, TokenId};
 
-/// Stands for the token after a row where none is known yet, and for any token in measurements.
+/// Token id where the token after a row is not known yet, and in measurements.
 const NONE: TokenId = 0;
 
-/// Drafts that the device makes while the host samples.
+/// Drafts that the device computes while the host samples.
 #[derive(Debug)]
 pub(super) struct PendingDrafts {
     /// State slot of each drafted sequence, and its tokens before the step.
     sequences: Vec<(Slot, usize)>,
-    /// Drafts of each sequence.
+    /// Number of drafts of each sequence.
     pub depth: usize,
 }
 
 /// Runs of each measurement at the start, of which the shortest counts.
 pub(super) const MEASURED: usize = 3;
 
-/// Runs the planned rows, and after them `depth` predictions for each sequence; none, and nothing
-/// was run, if the device cannot.
+/// Runs the planned rows, and after them `depth` predictions for each sequence. Returns none, and
+/// runs nothing, if the device cannot predict so.
 pub(super) fn step_draft<E: Executor>(
     executor: &mut E,
     rows: &[SeqRows<'_>],
@@ -60,8 +60,8 @@ pub(super) fn step_draft<E: Executor>(
 }
 
 impl<E: Executor> Engine<E> {
-    /// Has the prediction layer asked for drafts where the model has one that can pay. Measures the
-    /// times of rows and predictions, before there is any sequence.
+    /// Turns the prediction layer on if the model has one that can pay. Measures the times of rows
+    /// and predictions, before there is any sequence.
     pub(super) fn choose_drafter(&mut self) -> Result<(), DeviceError> {
         let speculate = self.limits.speculate;
         let asked = self.limits.drafts > 0 && speculate != Speculate::Off;
@@ -83,7 +83,7 @@ impl<E: Executor> Engine<E> {
         Ok(())
     }
 
-    /// The shortest time that `run` takes.
+    /// Measures the shortest time that `run` takes.
     fn measure(
         &mut self,
         mut run: impl FnMut(&mut Self) -> Result<(), DeviceError>,
@@ -92,7 +92,7 @@ impl<E: Executor> Engine<E> {
         for _ in 0..MEASURED {
             let begun = Instant::now();
             run(self)?;
-            // Waits for the device, which may still be at work.
+            // Waits for the device, which may still be computing.
             self.executor.logits(0)?;
             shortest = shortest.min(begun.elapsed());
         }
@@ -118,7 +118,7 @@ impl<E: Executor> Engine<E> {
         Ok(())
     }
 
-    /// Runs a step of so many rows, drafts but the first, in the memory of no sequence.
+    /// Runs a step of so many rows, all but the first being drafts, in memory of no sequence.
     fn try_rows(&mut self, rows: usize) -> Result<(), DeviceError> {
         let first = self.limits.sequences + self.limits.snapshots;
         let states = match self.kv.recurs() {
@@ -160,8 +160,8 @@ impl<E: Executor> Engine<E> {
         Ok(())
     }
 
-    /// Drafts that the device is to make for each sequence after the planned rows: 0 unless all are
-    /// replies, each with a rule that the device can draw by.
+    /// Number of drafts that the device is to compute for each sequence after the planned rows: 0
+    /// unless all are replies, each with a rule that the device can draw by.
     pub(super) fn depth_on_device(&mut self) -> usize {
         let replies: Vec<_> = self.plan.scheduled.iter().map(|of| of.index).collect();
         let can_draw = |index: usize| {
@@ -174,8 +174,8 @@ impl<E: Executor> Engine<E> {
         }
     }
 
-    /// Waits for drafts that the device makes, and gives them to those sequences whose tokens it
-    /// drew as their samplers did.
+    /// Waits for the device's drafts, and gives them to the sequences whose tokens the device drew
+    /// as their samplers did.
     pub(super) fn take_pending_drafts(&mut self) -> Result<(), DeviceError> {
         let Some(PendingDrafts { sequences, depth }) = self.pending_drafts.take() else {
             return Ok(());
@@ -193,8 +193,8 @@ impl<E: Executor> Engine<E> {
         Ok(())
     }
 
-    /// The token after each row of this step, `NONE` where it is not known; the last accepted row
-    /// of each sequence that is replying; and the indices of those sequences in `running`.
+    /// The token after each row of this step, `NONE` where unknown; the last accepted row of each
+    /// sequence that is replying; and the indices of these sequences in `running`.
     fn predicted_rows(&mut self) -> (Vec<TokenId>, Vec<usize>, Vec<usize>) {
         let (mut next, mut wanted, mut replies) = (Vec::new(), Vec::new(), Vec::new());
         for scheduled in &self.plan.scheduled {
@@ -211,7 +211,7 @@ impl<E: Executor> Engine<E> {
         (next, wanted, replies)
     }
 
-    /// Tokens to draft for each of some replies: as many as pay.
+    /// Number of tokens to draft for each of some replies: as many as pay.
     fn depth(&mut self, replies: &[usize]) -> usize {
         if replies.is_empty() {
             return 0;
@@ -237,7 +237,7 @@ impl<E: Executor> Engine<E> {
     fn paying_depth(&mut self) -> usize {
         let proposals = self.proposals.iter_mut();
         proposals.for_each(|proposal| proposal.drafts = DEPTH_MAX);
-        // All states of drafts count: those of this step's drafts are free after it.
+        // All states of drafts count: those that this step uses are free after it.
         let most = (self.limits.drafts, DraftCost::Due);
         let speculate = self.limits.speculate;
         speculate::choose(speculate, &self.costs, most, &mut self.proposals);
@@ -245,8 +245,8 @@ impl<E: Executor> Engine<E> {
         chosen.max().unwrap_or(0)
     }
 
-    /// Whether predictions can pay for as many replies as there are sequences: else the layer skips
-    /// their prompts, which would take its time.
+    /// Whether predictions can pay for as many replies as there are sequences: else the layer does
+    /// not run over prompts, which would take time for nothing.
     fn may_draft(&mut self) -> bool {
         if self.limits.speculate != Speculate::Auto {
             return true;
@@ -257,8 +257,8 @@ impl<E: Executor> Engine<E> {
         self.paying_depth() > 0
     }
 
-    /// Draws the next draft of each reply from the last prediction, by its ranking if that
-    /// suffices, or else from its logits.
+    /// Draws the next draft of each reply from the last prediction, by the device's ranking if that
+    /// suffices, or else from the logits.
     fn take_predicted(&mut self, replies: &[usize]) -> Result<(), DeviceError> {
         for (row, &index) in replies.iter().enumerate() {
             let ranked = self.executor.ranked(row);

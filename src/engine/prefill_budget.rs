@@ -1,15 +1,15 @@
 //! Prefill budget of a step that also has replies: as many prompt tokens as keep the time between
 //! two tokens of a reply within a bound.
 //!
-//! The time that a step takes beyond one of replies alone is that of its prompt tokens. From it the
-//! next step gets as many tokens as fit into the rest of the bound. No result depends on the
-//! budget: prompts have the same bits however they are cut.
+//! The time that a step takes beyond a step of replies alone is that of its prompt tokens. By that
+//! time the next step gets as many tokens as fit into the rest of the bound. No result depends on
+//! the budget: prompts have the same bits however they are cut.
 
 use std::time::Duration;
 
 use step::PAGE;
 
-/// Smallest budget, tokens: a page for the oldest prompt, and one for another.
+/// Smallest budget, tokens: a page for the oldest prompt, and one for another prompt.
 const LEAST: usize = 2 * PAGE;
 /// Weight of the latest step in the mean time of steps of replies alone.
 const WEIGHT: f64 = 0.1;
@@ -23,13 +23,14 @@ pub struct PrefillBudget {
     bound: f64,
     /// Mean time of a step of replies alone, seconds.
     alone: Option<f64>,
-    /// Prompt tokens of a step beside replies, by the latest measurement, and of any step.
+    /// Prompt tokens of a step with replies that fit the bound, by the latest measurement.
     tokens: usize,
+    /// Largest number of prompt tokens of any step.
     most: usize,
 }
 
 impl PrefillBudget {
-    /// Budget that knows no step yet, of an engine whose steps have `most` prompt tokens.
+    /// Budget before the first step, of an engine whose steps have at most `most` prompt tokens.
     pub fn new(bound: Duration, most: usize) -> PrefillBudget {
         PrefillBudget {
             bound: bound.as_secs_f64(),
@@ -56,9 +57,9 @@ impl PrefillBudget {
         }
     }
 
-    /// Moves the budget to the tokens that would have taken the bound, to half or the double at
-    /// most, since one step may have been delayed. A step with less than half the budget only
-    /// lowers it: few tokens say little about many.
+    /// Moves the budget to the number of tokens that would have taken the bound, to half or the
+    /// double at most, since one step may have been delayed. A step with less than half the budget
+    /// only lowers it: few tokens say little about many.
     fn fit(&mut self, tokens: usize, took: f64) {
         let alone = self.alone.unwrap_or(0.0);
         let left = (self.bound - alone).max(SHARE * self.bound);

@@ -1,18 +1,18 @@
-//! Prefix cache: beginnings of prompts, as a radix tree of blocks.
+//! Prefix cache: prompt prefixes as a radix tree of blocks.
 //!
 //! A block is the tokens of a page after those of its parent, in a domain that nobody else sees:
 //! one per API key. All see one more, [`COMMON`], with the operator's prompts; blocks of a domain
 //! may follow blocks of that. A block's page has the keys and values of its tokens, with the bits
-//! that every prompt with this beginning has: rows depend on the tokens before them alone, and
-//! blocks are whole cells. A model with recurrent states can go on only from a block with a
-//! snapshot; so can one with a window, whose snapshots are the window's last pages. Blocks are
-//! found by keyed hashes, and their tokens are compared.
+//! that every prompt with this prefix has: rows depend on the tokens before them alone, and blocks
+//! are whole cells. A model with recurrent states can go on only from a block with a snapshot; so
+//! can one with a window, whose snapshots are the window's last pages. Blocks are found by keyed
+//! hashes, and their tokens are compared.
 //!
 //! Blocks that sequences use stay. Of the others the least worth is evicted when memory is needed:
 //! worth is the time that a block saves, by the tokens to compute without it and its [`Reuse`].
 //! Eviction takes the end of a prompt, and the blocks before it that no other end needs. Snapshots
 //! in the middle of a prompt go before those at ends, and nothing is cached for which more would
-//! have to go: so if prompts that recur in turn are more than fit, some of them always find theirs.
+//! have to go: so if prompts that recur in turn are more than fit, some of them always hit.
 //!
 //! Memory counts for the owner that computed it, in whatever domain. Snapshots are taken from
 //! owners with more than the asker, pages from owners with more than a share ([`CACHED_PART`]);
@@ -28,7 +28,7 @@ use step::PAGE;
 use step::executor::{PageId, Slot, TokenId};
 use step::transfer::Piece;
 
-/// Index of a block.
+/// Index of a block in the tree.
 pub type NodeId = u32;
 
 /// Number of the client that computed a block or a snapshot, to which its memory counts.
@@ -37,33 +37,33 @@ pub type Owner = u64;
 /// Owner of the operator's prompts, which are in the domain [`COMMON`].
 pub const OPERATOR: Owner = Owner::MAX;
 
-/// Tokens between the last snapshot of a prompt and its end: more than the template's opening of a
-/// reply has, where the next turn of a conversation may differ.
+/// Tokens between the last snapshot of a prompt and its end: more than the chat template adds to
+/// open a reply, where the next turn of a conversation may differ.
 const OPENING: usize = 8;
-/// Divisor of all pages: that part, in equal shares, is left to the cached pages of other owners by
-/// an owner that has a sequence running already.
+/// Divisor of all pages: an owner that has a sequence already leaves that part, in equal shares, to
+/// the cached pages of other owners.
 pub const CACHED_PART: usize = 2;
 /// Divisor of all snapshots: the operator's prompts have at most that part.
 const COMMON_PART: usize = 2;
 /// Time without a prompt after which an owner's share is not protected any more.
 const WANTED: Duration = Duration::from_mins(10);
-/// Time between two uses of a beginning that is assumed before any was measured.
+/// Time between two uses of a prefix that is assumed before any was measured.
 const UNKNOWN: Duration = Duration::from_mins(10);
-/// Weight of the latest time between two uses of a beginning in its moving average.
+/// Weight of the latest time between two uses of a prefix in its moving average.
 const GAP_WEIGHT: f64 = 0.25;
 /// Weight of a prompt in the moving averages over all prompts.
 const WEIGHT: f64 = 1.0 / 32.0;
-/// Factor of the worth of a beginning that has not been found yet. Without it equally frequent
+/// Factor of the worth of a prefix that has had no hit yet. Without the factor equally frequent
 /// prompts would evict each other in turn.
 const UNFOUND: f64 = 0.5;
-/// Snapshots of new beginnings, of which nothing is known, that replace only each other: so the
+/// Number of snapshots of new prefixes, without any hit, that replace only each other: so the
 /// latest are there if they are asked for again at once.
 const NEWCOMERS: usize = 4;
-/// Divisor of all snapshots: newcomers are at most that part.
+/// Divisor of all snapshots: snapshots of new prefixes are at most that part.
 const NEWCOMERS_PART: usize = 8;
-/// Steps in which an owner's part of its share is compared, so that evictions do not alternate.
+/// Steps into which an owner's part of its share is rounded, so that evictions do not alternate.
 const SHARE_PARTS: usize = 8;
-/// Evicted beginnings whose last use is remembered.
+/// Number of evicted prefixes whose last use is remembered.
 const GONE_MAX: usize = 1024;
 
 /// Point of a prompt at which a snapshot is taken: after so many tokens.
@@ -73,20 +73,20 @@ pub struct SnapshotPoint {
     pub kind: SnapshotKind,
 }
 
-/// Reason of a snapshot.
+/// Reason for which a snapshot is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SnapshotKind {
-    /// Another prompt diverges here, or probably will.
+    /// Point where another prompt diverges, or probably will.
     Parting,
     /// End of the prompt, from which the next turn of a conversation goes on.
     End,
-    /// A multiple of the regular distance between snapshots of a long prompt, for prompts that
-    /// happen to diverge from it later on.
+    /// Multiple of the regular distance between snapshots of a long prompt, for prompts that happen
+    /// to diverge later on.
     Spaced,
 }
 
-/// Points of a prompt's snapshots, ascending: where it diverges from an earlier one, which had
-/// `known` of its tokens; after its `head`, which others may have too; before its end; and every
+/// Points of a prompt's snapshots, ascending: where it diverges from an earlier prompt, with which
+/// it shares `known` tokens; after its `head`, which others may have too; before its end; and every
 /// `spacing` tokens.
 pub fn snapshot_points(
     prompt: usize,
@@ -119,11 +119,11 @@ pub fn last_snapshot_point(prompt: usize) -> usize {
 
 /// Function that names blocks by 128 bits, which clients cannot predict.
 pub trait Naming {
-    /// Name of `tokens` after the block, or in the domain, that `before` names.
+    /// Name of the block of `tokens` that follows the block, or starts the domain, named `before`.
     fn name(&self, before: u128, tokens: &[TokenId]) -> u128;
 }
 
-/// SipHash with keys of this process.
+/// Names by SipHash with random keys of this process.
 #[derive(Debug, Default)]
 pub struct Keyed([RandomState; 2]);
 
@@ -135,19 +135,19 @@ impl Naming for Keyed {
     }
 }
 
-/// Reuse of a beginning. Times are in milliseconds.
+/// Reuse of a prefix. Times are in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Reuse {
-    /// Time of its last use.
+    /// Time of the prefix's last use.
     last: u64,
-    /// Mean time between two uses, if there were two.
+    /// Mean time between two uses, if there were at least two.
     gap: Option<f64>,
-    /// Whether a prompt went on from it.
+    /// Whether a prompt has gone on from the prefix.
     found: bool,
 }
 
 impl Reuse {
-    /// Notes a prompt that goes on from it. Prompts of the same millisecond count as one.
+    /// Notes a prompt that goes on from the prefix. Prompts of the same millisecond count as one.
     fn note(&mut self, now: u64) {
         let gap = (now - self.last) as f64;
         if gap > 0.0 {
@@ -158,12 +158,12 @@ impl Reuse {
     }
 }
 
-/// Reuse that is expected of a new beginning, by that of all others.
+/// Reuse that is expected of a new prefix, by the reuse of all others.
 #[derive(Clone, Copy, Debug)]
 struct Unknown {
-    /// Mean time between two uses, milliseconds.
+    /// Mean time between two uses of a prefix, milliseconds.
     gap: f64,
-    /// Part of new beginnings that are used again.
+    /// Share of new prefixes that are used again.
     part: f64,
 }
 
@@ -176,9 +176,9 @@ impl Unknown {
         self.part += WEIGHT * (f64::from(u8::from(found)) - self.part);
     }
 
-    /// Expected uses of a beginning per millisecond. It falls with the time since the last use once
-    /// that exceeds the usual one, and with its square beyond that of all others: it may never be
-    /// used again.
+    /// Expected uses of a prefix per millisecond. The rate falls with the time since the last use
+    /// once that exceeds the prefix's usual gap, and with its square beyond the gap of all
+    /// prefixes: the prefix may never be used again.
     fn rate(&self, reuse: &Reuse, now: u64) -> f64 {
         let part = match (reuse.found, reuse.gap) {
             (true, _) => 1.0,
@@ -200,68 +200,70 @@ struct Node {
     parent: Option<NodeId>,
     tokens: Box<[TokenId]>,
     page: PageId,
-    /// Blocks from the root to it, with itself.
+    /// Number of blocks from the root to this block, inclusive.
     depth: usize,
     children: usize,
-    /// Sequences that use its page.
+    /// Number of sequences that use the block's page.
     users: usize,
     reuse: Reuse,
     snapshot: Option<Snapshot>,
 }
 
-/// Snapshot after a block.
+/// State from which a prompt can go on after a block: recurrent states, or the window's last pages.
 #[derive(Clone, Copy, Debug)]
 struct Snapshot {
     slot: Slot,
     kind: SnapshotKind,
     owner: Owner,
-    /// Sequences and writes that still have to read it.
+    /// Sequences and writes that still have to read the snapshot.
     readers: usize,
-    /// Last block before with a snapshot.
+    /// Nearest earlier block of the same prefix with a snapshot.
     before: Option<NodeId>,
-    /// Snapshots whose `before` is this block.
+    /// Number of snapshots whose `before` is this block.
     followers: usize,
 }
 
-/// Memory of an owner.
+/// Cached memory of an owner.
 #[derive(Debug, Default)]
 struct Holding {
     pages: usize,
-    /// Pages among them that no sequence uses.
+    /// Pages among `pages` that no sequence uses.
     unused: usize,
-    /// Snapshots of blocks, and states that are lent for further ones.
+    /// Snapshots of blocks.
     states: usize,
+    /// States that are lent for further snapshots.
     lent: usize,
-    /// Time of its last prompt.
+    /// Time of the owner's last prompt.
     asked: u64,
 }
 
-/// Longest cached beginning of a prompt.
+/// Longest cached prefix of a prompt.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Hit {
-    /// Last block that the prompt can go on from; none if there is none.
+    /// Last block that the prompt can go on from; none if there is no such block.
     pub node: Option<NodeId>,
     pub pages: Vec<PageId>,
-    /// Snapshot after that block, if the model has states.
+    /// Snapshot after `node`, if the model has states.
     pub state: Option<Slot>,
-    /// Cached blocks of the prompt, with those after `node`, which has the last snapshot. Common
-    /// blocks after it do not count, since no other domain adds snapshots to them.
+    /// Number of leading blocks that are cached: up to `node`, and further ones of the prompt's
+    /// domain. Further ones of [`COMMON`] do not count: other domains add no snapshots there.
     pub known: usize,
     /// Name of the first block that is not cached.
     absent: Option<u128>,
 }
 
-/// Beginning that is worth writing to the tier below.
+/// Prefix that is worth writing to the tier below.
 #[derive(Clone, Copy, Debug)]
 pub struct Written {
-    /// Its last block, and the number of its blocks.
+    /// Last block of the prefix.
     pub node: NodeId,
+    /// Number of blocks of the prefix.
     pub depth: usize,
-    /// State after it, if the model has states.
+    /// State after the prefix, if the model has states.
     pub state: Option<(SnapshotKind, Slot)>,
 }
 
-/// Worth of a snapshot, the least first: at the end of a prompt or not, time saved, last use.
+/// Worth of a snapshot, the least first: at a prompt's end or not, time saved, last use.
 type Worth = (bool, Ordered, Reverse<u64>);
 
 /// Float with a total order.
@@ -288,11 +290,11 @@ pub struct Evicted {
     /// Evicted snapshots, or ends of prompts if the model has no states.
     pub count: usize,
     pub pages: usize,
-    /// Sum of the times since their last uses.
+    /// Sum of the times since the last uses of what was evicted.
     pub age: Duration,
 }
 
-/// The radix tree.
+/// The prefix cache: a radix tree of blocks.
 #[derive(Debug)]
 pub struct Prefixes<N = Keyed> {
     naming: N,
@@ -301,25 +303,25 @@ pub struct Prefixes<N = Keyed> {
     nodes: Vec<Option<Node>>,
     nodes_free: Vec<NodeId>,
     by_name: HashMap<u128, NodeId>,
-    /// Blocks with a snapshot, or leaves of the tree if the model has no states.
+    /// Blocks with a snapshot, or, if the model has no states, leaves of the tree.
     ends: BTreeSet<NodeId>,
     holdings: HashMap<Owner, Holding>,
     snapshots_free: Vec<Slot>,
     snapshots_total: usize,
-    /// Pages of blocks that no sequence uses.
+    /// Number of pages of blocks that no sequence uses.
     unused: usize,
-    /// Pages of evicted blocks, to be taken back.
+    /// Pages of evicted blocks, until the owner of the pages takes them back.
     pages_free: Vec<PageId>,
     now: u64,
     unknown: Unknown,
-    /// Last uses of evicted beginnings, by the names of their first blocks.
+    /// Last uses of evicted prefixes, by the names of their first blocks.
     remembered: HashMap<u128, u64>,
     forgotten_next: VecDeque<u128>,
     evicted: Evicted,
 }
 
 impl<N: Naming> Prefixes<N> {
-    /// Empty tree, of a model with states if `recurs`, which may have `snapshots`.
+    /// Empty tree, of a model with states if `recurs`; `snapshots` are the states for snapshots.
     pub fn new(naming: N, recurs: bool, snapshots: impl Iterator<Item = Slot>) -> Self {
         let snapshots_free: Vec<Slot> = snapshots.collect();
         Prefixes {
@@ -350,22 +352,22 @@ impl<N: Naming> Prefixes<N> {
         self.recurs
     }
 
-    /// Sets the time since some start; it does not go back.
+    /// Sets the current time, counted from any fixed start; it never goes back.
     pub fn set_time(&mut self, time: Duration) {
         self.now = self.now.max(millis(time));
     }
 
-    /// See [`Evicted`].
+    /// Evictions since the start; see [`Evicted`].
     pub fn evicted(&self) -> Evicted {
         self.evicted
     }
 
-    /// Pages of all blocks.
+    /// Number of pages of all blocks.
     pub fn pages(&self) -> usize {
         self.by_name.len()
     }
 
-    /// Pages of blocks that no sequence uses.
+    /// Number of pages of blocks that no sequence uses.
     pub fn pages_unused(&self) -> usize {
         self.unused
     }
@@ -375,7 +377,7 @@ impl<N: Naming> Prefixes<N> {
         self.holdings.values().map(|of| of.states).sum()
     }
 
-    /// Number of free states.
+    /// Number of free states for snapshots.
     pub fn snapshots_free(&self) -> usize {
         self.snapshots_free.len()
     }
@@ -385,7 +387,7 @@ impl<N: Naming> Prefixes<N> {
         self.nodes.iter().flatten().map(|node| node.page)
     }
 
-    /// The state of every block that has one.
+    /// The state of every block that has a snapshot.
     #[cfg(any(test, feature = "testing"))]
     pub fn all_states(&self) -> impl Iterator<Item = Slot> {
         let snapshot = self.nodes.iter().flatten().filter_map(|node| node.snapshot);
@@ -413,8 +415,8 @@ impl<N: Naming> Prefixes<N> {
         id.map_or(0, |id| self.node(id).depth)
     }
 
-    /// Block of `tokens` after `parent` that `domain` sees, if there is one: its own, or else the
-    /// common one, so that a sequence finds the blocks again that it started with.
+    /// Block of `tokens` after `parent` that `domain` sees, if there is one: its own, or else that
+    /// of [`COMMON`], so that a sequence finds the blocks again that it started with.
     fn find(&self, domain: u128, parent: Option<NodeId>, tokens: &[TokenId]) -> Found {
         let own = self.find_in(domain, parent, tokens);
         let is_common = |id| self.node(id).domain == COMMON;
@@ -427,12 +429,12 @@ impl<N: Naming> Prefixes<N> {
         own
     }
 
-    /// The block of `domain` itself.
+    /// Block of `tokens` after `parent` that belongs to `domain` itself.
     fn find_in(&self, domain: u128, parent: Option<NodeId>, tokens: &[TokenId]) -> Found {
         let before = match parent.map(|parent| self.node(parent)) {
             None => domain,
             Some(parent) if parent.domain == domain => parent.name,
-            // After a common block each domain has names of its own, none of them the common ones.
+            // After a block of [`COMMON`] each domain has names of its own, unlike the common ones.
             Some(parent) => parent.name ^ !domain,
         };
         let name = self.naming.name(before, tokens);
@@ -466,7 +468,7 @@ impl<N: Naming> Prefixes<N> {
         !self.recurs || self.node(id).snapshot.is_some()
     }
 
-    /// Whether a prompt can go on from a block, and so many are up to it.
+    /// Whether a prompt can go on from a block that is the last of `blocks` ones.
     pub fn is_beginning(&self, id: NodeId, blocks: usize) -> bool {
         self.node(id).depth == blocks && self.is_end(id)
     }
@@ -479,8 +481,8 @@ impl<N: Naming> Prefixes<N> {
         (pages, self.node(id).snapshot.map(|of| of.slot))
     }
 
-    /// Beginnings up to a block that are worth writing to the tier below, the longest first: that
-    /// alone if the model has no states.
+    /// Prefixes up to a block that are worth writing to the tier below, the longest first; only the
+    /// longest if the model has no states.
     pub fn worth_writing(&self, from: NodeId) -> Vec<Written> {
         if !self.recurs {
             return vec![Written {
@@ -502,8 +504,8 @@ impl<N: Naming> Prefixes<N> {
         written.collect()
     }
 
-    /// Longest cached beginning of `prompt` without its last token, whose logits have to be
-    /// computed. The first `restorable` blocks need no snapshot here.
+    /// Longest cached prefix of `prompt` without its last token, whose logits have to be computed.
+    /// The first `restorable` blocks need no snapshot here.
     pub fn look_up(&self, domain: u128, prompt: &[TokenId], restorable: usize) -> Hit {
         let (mut hit, mut pages, mut last, mut known) = (Hit::default(), Vec::new(), None, 0);
         let most = prompt.len().saturating_sub(1) / PAGE * PAGE;
@@ -538,13 +540,13 @@ impl<N: Naming> Prefixes<N> {
         self.each_up(Some(id), |node| node.users += 1);
     }
 
-    /// Takes back a `pin`, as if it had never been.
+    /// Undoes a `pin`, as if it had never been.
     pub fn undo_pin(&mut self, id: NodeId) {
         self.each_up(Some(id), |node| node.users -= 1);
     }
 
-    /// Renames the block that has a broken piece, and all after it, so that no prompt finds them.
-    /// Without uses they are evicted in time.
+    /// Renames the block that has a broken piece, and all blocks after it, so that no prompt finds
+    /// them. Without uses these blocks are evicted in time.
     pub fn lose(&mut self, from: NodeId, piece: Piece) {
         let has_it = |id: &NodeId| match piece {
             Piece::Page(page) => self.node(*id).page == page,
@@ -569,7 +571,7 @@ impl<N: Naming> Prefixes<N> {
         }
     }
 
-    /// Whether a block goes on from another, or is it.
+    /// Whether `id` is the block `before` or goes on from it.
     fn is_after(&self, mut id: NodeId, before: NodeId) -> bool {
         while self.node(id).depth > self.node(before).depth {
             id = self.node(id).parent.expect("blocks before it");
@@ -578,8 +580,8 @@ impl<N: Naming> Prefixes<N> {
     }
 
     /// Notes that a sequence of `owner` goes on from a hit. Returns the expected reuse of the
-    /// blocks that it will add: that of the hit, if this ends a prompt, else that of an evicted
-    /// beginning of the same name.
+    /// blocks that the sequence will add: that of the hit, if this ends a prompt, else that of an
+    /// evicted prefix of the same name.
     pub fn note_use(&mut self, hit: &Hit, owner: Owner) -> Reuse {
         let now = self.now;
         if let Some(of) = self.holdings.get_mut(&owner) {
@@ -608,13 +610,13 @@ impl<N: Naming> Prefixes<N> {
         reuse
     }
 
-    /// Whether no other beginning goes on from a block.
+    /// Whether no other cached block goes on from a block.
     fn ends_prompt(&self, id: NodeId) -> bool {
         let node = self.node(id);
         node.snapshot.map_or(node.children, |of| of.followers) == 0
     }
 
-    /// Counts one user less of the pages up to a block. If they are not `sound`, blocks that
+    /// Counts one user less of the pages up to a block. If the pages are not `sound`, blocks that
     /// nothing else needs are dropped.
     pub fn release(&mut self, id: NodeId, sound: bool) {
         let now = self.now;
@@ -628,12 +630,12 @@ impl<N: Naming> Prefixes<N> {
         }
     }
 
-    /// Keeps the snapshot of a block until a matching `has_read`.
+    /// Protects the snapshot of a block until a matching `has_read`.
     pub fn will_read(&mut self, id: NodeId) {
         self.snapshot_mut(id).readers += 1;
     }
 
-    /// Takes back a `will_read`.
+    /// Undoes a `will_read`.
     pub fn has_read(&mut self, id: NodeId) {
         self.snapshot_mut(id).readers -= 1;
     }
@@ -661,7 +663,7 @@ impl<N: Naming> Prefixes<N> {
         }
     }
 
-    /// Changes the memory of an owner, and forgets an owner without any.
+    /// Changes the counts of an owner's memory, and forgets an owner without any.
     fn hand(&mut self, owner: Owner, change: impl FnOnce(&mut Holding)) {
         let holding = self.holdings.entry(owner).or_default();
         change(holding);
@@ -670,7 +672,7 @@ impl<N: Naming> Prefixes<N> {
         }
     }
 
-    /// Whether an owner has sent no prompt for so long that its memory goes like any other.
+    /// Whether an owner has sent no prompt for so long that its memory is not protected any more.
     fn is_away(&self, of: &Holding) -> bool {
         self.now - of.asked > millis(WANTED)
     }
@@ -682,14 +684,14 @@ impl<N: Naming> Prefixes<N> {
         others.count()
     }
 
-    /// Memory of all others but the operator.
+    /// Memory of all other owners but the operator.
     fn others_of(&self, owner: Owner) -> impl Iterator<Item = &Holding> {
         let others = self.holdings.iter();
         let others = others.filter(move |(name, _)| ![owner, OPERATOR].contains(name));
         others.map(|(_, of)| of)
     }
 
-    /// Pages that may be evicted for an owner if each other one is left `share` of its own.
+    /// Number of pages that may be evicted for an owner if each other owner is left `share` pages.
     pub fn pages_beyond(&self, owner: Owner, share: usize) -> usize {
         let beyond = |of: &Holding| match self.is_away(of) {
             true => of.unused,
@@ -700,9 +702,9 @@ impl<N: Naming> Prefixes<N> {
     }
 
     /// Adds the blocks of `tokens`, whole ones after `last`, with the pages of `table`, and counts
-    /// one more user of them. If a block is there already, `table` gets its page and the other is
-    /// freed; a new one is `owner`'s, with `reuse`. Returns the last block and their number: fewer
-    /// if a name is taken by other tokens.
+    /// one more user of them. If a block is there already, `table` gets its page and the other page
+    /// is freed; a new block is `owner`'s, with `reuse`. Returns the last block and the number of
+    /// blocks: fewer if a name is taken by other tokens.
     pub fn insert(
         &mut self,
         whose: (u128, Owner),
@@ -779,7 +781,7 @@ impl<N: Naming> Prefixes<N> {
         id
     }
 
-    /// Adds a block to the ends, or removes it, as it is one or not.
+    /// Adds a block to `ends`, or removes it, according to its present state.
     fn list(&mut self, id: NodeId) {
         let node = self.node(id);
         match node.snapshot.is_some() || !self.recurs && node.children == 0 {
@@ -788,9 +790,9 @@ impl<N: Naming> Prefixes<N> {
         };
     }
 
-    /// Makes a state that was lent to `owner` the snapshot of a block of `domain`. A second one of
-    /// the same block is freed; so is one of a common block that is not the operator's, or other
-    /// domains would see that somebody was there.
+    /// Makes a state that was lent to `owner` the snapshot of a block of `domain`. A second
+    /// snapshot of the same block is freed; so is one of a block of another domain, since that
+    /// domain's clients would see that somebody was there.
     pub fn add_snapshot(&mut self, whose: (u128, Owner), id: NodeId, state: (SnapshotKind, Slot)) {
         let ((domain, owner), (kind, slot)) = (whose, state);
         let node = self.node(id);
@@ -821,7 +823,7 @@ impl<N: Naming> Prefixes<N> {
         });
     }
 
-    /// Last block with a snapshot up to `from`.
+    /// Last block with a snapshot on the way from the root to `from`.
     fn last_state(&self, mut from: Option<NodeId>) -> Option<NodeId> {
         while let Some(id) = from.filter(|id| self.node(*id).snapshot.is_none()) {
             from = self.node(id).parent;
@@ -829,7 +831,7 @@ impl<N: Naming> Prefixes<N> {
         from
     }
 
-    /// Blocks after `id` whose last state before is that of `before`.
+    /// Blocks with a snapshot after `id` whose nearest earlier snapshot is that of `before`.
     fn states_after(&self, before: Option<NodeId>, id: NodeId) -> Vec<NodeId> {
         let is_after =
             |other: &NodeId| self.is_after(*other, id) && self.snapshot(*other).before == before;
@@ -837,8 +839,8 @@ impl<N: Naming> Prefixes<N> {
     }
 
     /// Lends `owner` a state for a snapshot at a point of a prompt, which has blocks up to `from`
-    /// here and the expected `reuse`: a free one, or that of an evicted snapshot which is worth
-    /// less or whose owner has more. None if all of those are about to be read.
+    /// here and the expected `reuse`: a free state, or that of an evicted snapshot which is worth
+    /// less or whose owner has more. None if all such snapshots are about to be read.
     pub fn lend(
         &mut self,
         (domain, owner): (u128, Owner),
@@ -876,7 +878,7 @@ impl<N: Naming> Prefixes<N> {
             let least = least.filter(|id| worth(*id) < own_worth);
             let newcomer = || self.newcomer(may_go.clone()).filter(|_| !is_middle);
             let least = least.or_else(newcomer);
-            // An owner with fewer snapshots gets one of others whatever theirs are worth.
+            // An owner with fewer snapshots gets one of another owner whatever its worth.
             let of_others = may_go.filter(|id| self.snapshot(*id).owner != owner && !is_middle);
             let id = least.or_else(|| of_others.min_by_key(|id| worth(*id)))?;
             self.evict(id, |_| true);
@@ -889,7 +891,7 @@ impl<N: Naming> Prefixes<N> {
         state
     }
 
-    /// Oldest of the latest [`NEWCOMERS`] among `ids`, or the one worth least if there are fewer.
+    /// Oldest of the latest [`NEWCOMERS`] among `ids`, or the least worth if there are fewer.
     fn newcomer(&self, ids: impl Iterator<Item = NodeId> + Clone) -> Option<NodeId> {
         let is_new = |id: &NodeId| {
             let reuse = &self.node(*id).reuse;
@@ -902,7 +904,7 @@ impl<N: Naming> Prefixes<N> {
         oldest.or_else(|| ids.min_by_key(|id| self.worth(*id, None)))
     }
 
-    /// Worth of the snapshot of a block; that of `left` counts as one in the middle of a prompt.
+    /// Worth of the snapshot of a block; that of the block `left` counts as one inside of a prompt.
     fn worth(&self, id: NodeId, left: Option<NodeId>) -> Worth {
         let (node, snapshot) = (self.node(id), self.snapshot(id));
         let is_middle = match snapshot.kind {
@@ -914,12 +916,12 @@ impl<N: Naming> Prefixes<N> {
         (!is_middle, Ordered(tokens * rate), Reverse(node.reuse.last))
     }
 
-    /// Adds a state that may be lent.
+    /// Adds a state for snapshots.
     pub fn add_state(&mut self, slot: Slot) {
         self.snapshots_free.push(slot);
     }
 
-    /// Takes away a free state.
+    /// Removes a free state for snapshots.
     pub fn take_state(&mut self) -> Option<Slot> {
         self.snapshots_free.pop()
     }
@@ -952,8 +954,8 @@ impl<N: Naming> Prefixes<N> {
         self.hand(snapshot.owner, |of| of.states -= 1);
     }
 
-    /// Evicts blocks that no sequence uses until `count` pages are free for `asker`: first its own,
-    /// and those of owners that are away or have more than the share, then of others, and the
+    /// Evicts blocks that no sequence uses until `count` pages are free for `asker`: first blocks
+    /// of its own, and of owners that are away or have more than the share, then of others, and the
     /// operator's last.
     pub fn free_pages(&mut self, count: usize, asker: (Owner, usize)) {
         while self.pages_free.len() < count {
@@ -976,7 +978,7 @@ impl<N: Naming> Prefixes<N> {
             for (.., id) in may_go {
                 let owner = self.node(id).owner;
                 let goes = |tree: &Self| {
-                    // The owner may have had more than the share, and less now.
+                    // The owner may have had more than the share before, and less now.
                     tree.pages_free.len() < count && tree.eviction(owner, asker) == order
                 };
                 if !goes(self) {
@@ -984,7 +986,7 @@ impl<N: Naming> Prefixes<N> {
                 }
                 self.evict(id, goes);
                 if self.recurs {
-                    // Blocks of a prompt without its end go before the ends of others.
+                    // Blocks of a prompt whose end is evicted go before the ends of others.
                     break;
                 }
             }
@@ -997,7 +999,7 @@ impl<N: Naming> Prefixes<N> {
             return (false, Reverse(usize::MAX));
         };
         let beyond = owner == asker || of.pages > share || self.is_away(of);
-        // Parts of a share, so that not every page that goes changes the order.
+        // The excess in parts of a share, so that not every evicted page changes the order.
         let parts = match beyond {
             true => usize::MAX,
             false => SHARE_PARTS * of.pages / share.max(1),
@@ -1006,8 +1008,7 @@ impl<N: Naming> Prefixes<N> {
     }
 
     /// Evicts the snapshot of a block, and the blocks that only it needs. If the model has no
-    /// states, evicts the block, and those before it with the same reuse, as long as `more` says
-    /// so.
+    /// states, evicts the block, and earlier ones with the same reuse, as long as `more` is true.
     fn evict(&mut self, id: NodeId, more: impl Fn(&Self) -> bool) {
         let reuse = self.node(id).reuse;
         if !reuse.found && reuse.gap.is_none() {
@@ -1031,7 +1032,7 @@ impl<N: Naming> Prefixes<N> {
         to.append(&mut self.pages_free);
     }
 
-    /// Drops a block without a snapshot, and those before it that are then without use.
+    /// Drops a block without a snapshot, and the earlier blocks that have no use then.
     fn drop_useless(&mut self, from: Option<NodeId>) {
         if self.recurs {
             self.drop_up(from, |_, node| node.snapshot.is_none());
@@ -1083,8 +1084,8 @@ impl<N: Naming> Prefixes<N> {
     }
 }
 
-/// Rates that differ by less than half count as the same: of those goes what was in use last, as
-/// where prompts recur in turn it comes last again.
+/// Rounds a rate so that rates that differ by less than half compare as equal: among equals the
+/// block that was used last is evicted, as where prompts recur in turn it is needed last again.
 fn like(rate: f64) -> Ordered {
     Ordered((2.0 * rate.log2()).floor())
 }
@@ -1093,12 +1094,12 @@ fn millis(time: Duration) -> u64 {
     time.as_millis() as u64
 }
 
-/// A block that is looked for.
+/// Result of looking for a block.
 enum Found {
     Block(NodeId),
-    /// It is not there; the name that it would have.
+    /// There is no such block; the name that it would have.
     Absent(u128),
-    /// Another block has its name.
+    /// Another block has the name.
     Taken,
 }
 
@@ -1107,7 +1108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn states_are_kept_where_prompts_part_after_heads_before_the_end_and_now_and_then() {
+    fn snapshots_are_taken_where_prompts_diverge_after_heads_at_the_end_and_at_intervals() {
         use SnapshotKind::{End, Parting, Spaced};
         const SPACING: usize = 4 * PAGE;
         let points = |prompt, found, head| {

@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use super::adaptive::Parts;
+use super::adaptive::Sections;
 use super::constraint::Constraint;
 use super::events::EventSender;
 use super::fair_queue::Source;
@@ -13,61 +13,61 @@ use step::executor::TokenId;
 /// Largest `top_logprobs` that a request may ask for.
 pub const MAX_TOP_LOGPROBS: usize = 20;
 
-/// Sampling parameters. Greedy when `temperature` is 0.
+/// Sampling parameters. Sampling is greedy when `temperature` is 0.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampling {
-    /// 0 ..= 2; 0 takes the most likely token (lowest id on a tie).
+    /// Temperature, 0 ..= 2; 0 takes the most likely token (lowest id on a tie).
     pub temperature: f32,
-    /// Keep the k most likely tokens; 0 keeps all.
+    /// Number of most likely tokens that are kept; 0 keeps all.
     pub top_k: u32,
-    /// Keep the smallest set whose probability reaches this, in (0, 1].
+    /// Probability that the smallest kept set of tokens reaches, in (0, 1].
     pub top_p: f32,
-    /// Drop tokens below this share of the most likely one's probability, in [0, 1].
+    /// Share of the most likely token's probability below which tokens are dropped, in [0, 1].
     pub min_p: f32,
-    /// -2 ..= 2, subtracted once from the logit of each token that the reply already holds.
+    /// Penalty, -2 ..= 2, subtracted once from the logit of each token that the reply has.
     pub presence_penalty: f32,
-    /// -2 ..= 2, subtracted per occurrence in the reply.
+    /// Penalty, -2 ..= 2, subtracted from a token's logit for each occurrence in the reply.
     pub frequency_penalty: f32,
-    /// Above 0; divides positive and multiplies negative logits of tokens seen in prompt or reply.
+    /// Factor above 0 that divides positive, multiplies negative logits of tokens seen so far.
     pub repetition_penalty: f32,
-    /// Added to the logit of a token, -100 ..= 100.
+    /// Bias that is added to the logit of each token, -100 ..= 100.
     pub logit_bias: Vec<(TokenId, f32)>,
-    /// Penalty of what would continue a repetition.
+    /// Penalty of tokens that would continue a repetition.
     pub dry: Dry,
-    /// Keep tokens whose logit is at most so many standard deviations of the row below the largest;
-    /// 0 keeps all (Tang et al., "Top-nσ: Not All Logits Are You Need", 2024).
+    /// Standard deviations of the row that a kept token's logit may be below the largest; 0 keeps
+    /// all (Tang et al., "Top-nσ: Not All Logits Are You Need", 2024).
     pub top_n_sigma: f32,
-    /// Keep the tokens whose surprise is nearest to the expected one, until their probability
-    /// reaches this, in (0, 1] (Meister et al., "Locally Typical Sampling", 2022).
+    /// Probability that kept tokens reach together, in (0, 1], taken in the order of the distance
+    /// of their surprise from the expected one (Meister et al., "Locally Typical Sampling", 2022).
     pub typical_p: f32,
     /// Exclusion of the most likely tokens.
     pub xtc: Xtc,
-    /// Tokens that the reply has at least: none before ends it.
+    /// Fewest tokens of the reply; tokens that end it are ignored before.
     pub min_tokens: usize,
-    /// The only tokens that may be chosen; empty: all may.
+    /// The only tokens that may be chosen; empty if all may.
     pub allowed: Vec<TokenId>,
     /// Sequences of tokens that the reply must not have, none of them empty.
     pub bad_words: Vec<Vec<TokenId>>,
-    /// Key of the counter-based generator; the counter is the position in the sequence.
+    /// Key of the counter-based random generator; the counter is the position in the sequence.
     pub seed: u64,
-    /// Adaptive sampling; none: the temperature stays.
-    pub adaptive: Option<Parts>,
-    /// Ends the reasoning that the reply begins in.
+    /// Adaptive sampling; none leaves the temperature as it is.
+    pub adaptive: Option<Sections>,
+    /// Bound on the reasoning that the reply begins in.
     pub thinking_budget: Option<ThinkingBudget>,
 }
 
-/// See `engine::dry`. Off without a multiplier.
+/// Parameters of the DRY penalty (`engine::dry`). The penalty is off without a multiplier.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Dry {
-    /// 0 ..= 100; 0 turns it off.
+    /// Factor of the penalty, 0 ..= 100; 0 turns it off.
     pub multiplier: f32,
-    /// 1 ..= 100.
+    /// Base that is raised to the length of the repetition, 1 ..= 100.
     pub base: f32,
-    /// Tokens that may be repeated for nothing, at least 1.
+    /// Number of tokens that may be repeated without a penalty, at least 1.
     pub allowed: usize,
-    /// Tokens of prompt and reply that are looked at, the last ones; all if none.
+    /// Number of last tokens of prompt and reply that are searched for repetitions; all if none.
     pub last: Option<usize>,
-    /// Tokens over which no repetition reaches, ascending.
+    /// Tokens across which no repetition is counted, ascending.
     pub breakers: Vec<TokenId>,
 }
 
@@ -87,9 +87,9 @@ impl Default for Dry {
 /// least `threshold` are dropped (p-e-w, text-generation-webui pull request 6335).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Xtc {
-    /// 0 ..= 1; 0 turns it off.
+    /// Probability of an exclusion at each token, 0 ..= 1; 0 turns it off.
     pub probability: f32,
-    /// 0 ..= 1; above a half there are no two such tokens.
+    /// Share of all probability, 0 ..= 1; above a half there are never two such tokens.
     pub threshold: f32,
 }
 
@@ -127,7 +127,7 @@ impl Default for Sampling {
     }
 }
 
-/// Admission of a request; empty while it waits for a slot.
+/// Admission of a request, set once; empty while the request waits for a slot.
 pub type Admitted = Arc<OnceLock<Admission>>;
 
 /// Admission of a request to a slot.
@@ -146,34 +146,34 @@ pub const COMMON: u128 = u128::MAX;
 pub struct Request {
     /// Client, connection and call, among which slots are shared fairly.
     pub source: Source,
-    /// Domain of the prefix cache whose prompts it may share, beside those of [`COMMON`].
+    /// Domain of the prefix cache whose prompts the request may share, beside those of [`COMMON`].
     pub domain: u128,
-    /// Leading tokens of the prompt that other prompts probably have too; no event depends on it.
+    /// Number of leading prompt tokens that other prompts probably have too; no event needs it.
     pub head: usize,
-    /// At least one token; `prompt.len() + max_tokens <= Limits::context`.
+    /// Tokens of the prompt, at least one; `prompt.len() + max_tokens <= Limits::context`.
     pub prompt: Vec<TokenId>,
-    /// Tokens to generate at most, at least one; 0 where only the prompt is scored.
+    /// Largest number of tokens to generate, at least one; 0 where only the prompt is scored.
     pub max_tokens: usize,
-    /// Tokens that end the reply; they count in usage and are reported as the last token.
+    /// Tokens that end the reply; such a token counts in usage and is reported as the last token.
     pub stop_tokens: Vec<TokenId>,
     pub sampling: Sampling,
     /// `Some(n)`: report the log-probability of each token and of the `n` most likely ones.
     pub logprobs: Option<usize>,
-    /// `Some(n)`: report the log-probability of each token of the prompt but the first, and of the
-    /// `n` most likely ones in its place.
+    /// Number of most likely tokens whose log-probabilities are reported, beside the prompt token's
+    /// own, for each token of the prompt but the first; none reports neither.
     pub prompt_logprobs: Option<usize>,
     /// Constraint that the reply must obey.
     pub constraint: Option<Box<dyn Constraint>>,
-    /// Set by the engine when the request gets its slot, for figures.
+    /// Set by the engine when the request gets its slot, for statistics.
     pub admitted: Admitted,
-    /// Where events go. The engine stops the request when the receiver is gone, and leaves it out
-    /// of steps while the channel is full.
+    /// Channel of the request's events. The engine stops the request when the receiver is gone, and
+    /// leaves the request out of steps while the channel is full.
     pub events: EventSender,
 }
 
-/// Log-probabilities at one position, before bias, penalties and temperature. Where a constraint
-/// holds they are of the tokens that it allows, among which the reply chooses; others have minus
-/// infinity. (vLLM's `raw_logprobs` are the same: it masks the logits before it reads them.)
+/// Log-probabilities at one position, before bias, penalties and temperature. Under a constraint
+/// they are of the allowed tokens, among which the reply chooses; others have minus infinity.
+/// (vLLM's `raw_logprobs` are the same: it masks the logits before it reads them.)
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenLogprobs {
     /// Log-probability of the chosen token.
@@ -185,26 +185,26 @@ pub struct TokenLogprobs {
 /// Score of a token of the prompt.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scored {
-    /// Log-probabilities of the token that the prompt has.
+    /// Log-probabilities at the position of the prompt's token.
     pub logprobs: TokenLogprobs,
-    /// Rank among all tokens by probability, from 1; tokens of the same probability share one.
+    /// Rank among all tokens by probability, from 1; equally probable tokens have the same rank.
     pub rank: u32,
 }
 
-/// Why a reply ended.
+/// Reason for which a reply ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FinishReason {
-    /// One of `stop_tokens` was generated, or the constraint allows nothing further.
+    /// One of `stop_tokens` was generated, or the constraint allows no further token.
     Stop,
     /// `max_tokens` were generated.
     Length,
 }
 
-/// Event of a request, in the order in which they are sent.
+/// Event of a request, sent in the order of these variants.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// Scores of the next tokens of the prompt, the first of which is its second token. All of them
-    /// come before the first token of the reply.
+    /// Scores of the next tokens of the prompt, from its second token on. All of them come before
+    /// the first token of the reply.
     Prompt(Box<[Scored]>),
     /// The next token of the reply.
     Token {
@@ -220,5 +220,5 @@ pub enum Event {
     Refused(Box<str>),
 }
 
-// A channel of a reply holds blocks of 32 events, whatever their number.
+// A channel allocates blocks of 32 events, so the size of an event counts.
 const _: () = assert!(size_of::<Event>() <= 24);

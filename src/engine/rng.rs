@@ -20,12 +20,12 @@ pub fn philox4x32(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
     counter
 }
 
-/// Uniform in [0, 1) with 53 random bits: a function of the seed and the position alone.
+/// Uniform number in [0, 1) with 53 random bits: a function of seed and position alone.
 pub fn uniform(seed: u64, position: u64) -> f64 {
     uniform_of(seed, position, 0)
 }
 
-/// One of several such numbers of a position, by their index; the first is [`uniform`].
+/// One of several uniform numbers of a position, by index; the first is [`uniform`].
 pub fn uniform_of(seed: u64, position: u64, index: u32) -> f64 {
     let [low, high, ..] = philox4x32(
         [low_word(position), high_word(position), index, 0],
@@ -35,9 +35,9 @@ pub fn uniform_of(seed: u64, position: u64, index: u32) -> f64 {
     bits as f64 / (1_u64 << 53) as f64
 }
 
-/// The seed of one reply among those to a request with the seed `seed`: a hash of the three, so
-/// that no two replies share one, nor do those to requests with neighbouring seeds. The first reply
-/// to the first prompt is that of the seed itself.
+/// Seed of one reply to a request with the seed `seed`: a hash of the three arguments, so that no
+/// two replies share a seed, nor do replies to requests with neighbouring seeds. The first reply to
+/// the first prompt has the request's seed itself.
 pub fn seed_of(seed: u64, prompt: u64, choice: u64) -> u64 {
     if (prompt, choice) == (0, 0) {
         return seed;
@@ -47,7 +47,7 @@ pub fn seed_of(seed: u64, prompt: u64, choice: u64) -> u64 {
             low_word(prompt),
             high_word(prompt),
             low_word(choice),
-            // No position of `uniform` has a counter like this one.
+            // The counters of `uniform` never have this bit set.
             high_word(choice) | 1 << 31,
         ],
         [low_word(seed), high_word(seed)],

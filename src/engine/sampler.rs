@@ -2,10 +2,10 @@
 //!
 //! Order: mask of the constraint; logit bias, repetition, frequency and presence penalty, DRY, and
 //! tokens that the request forbids; then, unless greedy, top-n-sigma, temperature (which adaptive
-//! sampling changes), top-k, typical-p and top-p (each over what the one before left), min-p
-//! (relative to the most likely token), XTC, and one draw, the most likely token first. So the most
-//! likely tokens, which a device ranks, mostly suffice. Log-probabilities are of the masked row,
-//! before anything else.
+//! sampling changes), top-k, typical-p and top-p (each over the tokens that the one before left),
+//! min-p (relative to the most likely token), XTC, and one draw, the most likely token first. So
+//! the most likely tokens, which a device ranks, mostly suffice. Log-probabilities are of the
+//! masked row, before anything else.
 
 use std::array;
 use std::cmp::Ordering;
@@ -21,18 +21,19 @@ use super::thinking::Countdown;
 use step::executor::{Draw, Ranked, TokenId, UNIFORMS};
 use step::ranking::{all_finite, argmax, maximum, most_likely, weight_at, weight_of};
 
-/// Candidates of a row that are ranked first, and the growth if they do not suffice.
+/// Number of a row's candidates that are ranked first.
 const RANKED_FIRST: usize = 64;
+/// Growth of the ranked number if those do not suffice.
 const RANKED_GROWTH: usize = 8;
-/// Logits below the largest, in temperatures, of the tokens that a draw looks at first.
+/// Distance below the largest logit, in temperatures, of the tokens that a draw collects first.
 const NEAR: f32 = 12.0;
 /// Largest relative error of a device's sum over a row, which is F32.
 const SUM_ERROR: f64 = 1e-4;
 
-/// Buffers that rows use one after the other; nothing is carried from row to row.
+/// Buffers that rows use one after the other; no row depends on an earlier one.
 #[derive(Debug, Default)]
 pub struct Scratch {
-    /// Row after the constraint's mask.
+    /// Row of logits after the constraint's mask.
     pub restricted: Vec<f32>,
     adjusted: Vec<f32>,
     candidates: Vec<Candidate>,
@@ -49,7 +50,7 @@ impl Scratch {
     }
 }
 
-/// Token that may be drawn; `weight` is its probability times a factor common to all.
+/// Token that may be drawn; `weight` is its probability times a factor that all share.
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
     id: TokenId,
@@ -67,11 +68,11 @@ impl Candidate {
     }
 }
 
-/// The sampling rule of one sequence and what its penalties remember.
+/// The sampling rule of one sequence, and the counts and copies that its penalties need.
 #[derive(Debug)]
 pub struct Sampler {
     sampling: Sampling,
-    /// Count of each token in prompt and reply; empty when no penalty asks.
+    /// Count of each token in prompt and reply; empty when no penalty needs counts.
     seen: HashMap<TokenId, u32>,
     repetitions: Option<Repetitions>,
     forbidden: Forbidden,
@@ -80,7 +81,7 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// `stops` end the reply; `capacity` bounds the tokens of prompt and reply together.
+    /// Sampler; `stops` end the reply; `capacity` bounds the tokens of prompt and reply together.
     pub fn new(sampling: Sampling, prompt: &[TokenId], stops: &[TokenId], capacity: usize) -> Self {
         let mut seen = HashMap::new();
         if penalises(&sampling) {
@@ -122,9 +123,9 @@ impl Sampler {
     }
 
     /// Choice of [`Sampler::next`] by the ranking of a row, among the `allowed` tokens; `None` if
-    /// the tokens that are not ranked have a say. Remembers nothing.
+    /// the choice depends on tokens that are not ranked. Remembers nothing.
     ///
-    /// Their weight lies between bounds: a token is the row's choice if it is that of both.
+    /// The weight of unranked tokens is between bounds: a token is chosen if both lead to it.
     pub fn choose_ranked(
         &self,
         ranked: &Ranked<'_>,
@@ -158,8 +159,8 @@ impl Sampler {
     }
 
     /// Most likely tokens after bias, penalties and forbidden tokens, in order, as far as the
-    /// ranking before those proves them; and, if anything is changed, ranked tokens that sank among
-    /// the others.
+    /// ranking of the unchanged row proves them; and, if anything is changed, ranked tokens that
+    /// sank among the others.
     fn adjusted_top(
         &self,
         ranked: &Ranked<'_>,
@@ -172,7 +173,7 @@ impl Sampler {
         if !lowers(&self.sampling) {
             return None;
         }
-        // No other token is above the least of these, neither before the changes nor after.
+        // No other token is above the least ranked logit, neither before the changes nor after.
         let least = candidates.last()?.logit;
         for candidate in &mut candidates {
             candidate.logit = match allowed.has(candidate.id) {
@@ -188,12 +189,12 @@ impl Sampler {
     }
 
     /// Bounds of the weight of all tokens after the proved ones, of which `sunk` are known; `sunk`
-    /// is none if nothing is changed. Weights are relative to a logit of `max`. No bounds if the
+    /// is none if no logit is changed. Weights are relative to a logit of `max`. No bounds if the
     /// temperature flattens the row.
     ///
-    /// A logit `l <= least` weighs `exp((l - max) / T)`, which for `T <= 1` is at most
-    /// `exp(l - first) * exp((least - first) * (1 / T - 1) + (first - max) / T)`; the sum of the
-    /// first factors is what the device's sum has beside the ranked ones.
+    /// A logit `l <= least` weighs `exp((l - max) / T)`, which for `T <= 1` is at most `exp(l -
+    /// first) * exp((least - first) * (1 / T - 1) + (first - max) / T)`; the sum of the first
+    /// factors is the device's sum without the ranked tokens.
     fn rest(
         &self,
         ranked: &Ranked<'_>,
@@ -222,8 +223,8 @@ impl Sampler {
     }
 
     /// Draft from a prediction's row: the token that [`Sampler::next`] would choose, if no other
-    /// token came before it. The row may be of the lower ids alone. None if the row is not finite,
-    /// or if the request forbids all its tokens.
+    /// token came before. The row may be of the lower ids alone. None if the row is not finite, or
+    /// if the request forbids all its tokens.
     pub fn draft(&self, logits: &[f32], position: usize, scratch: &mut Scratch) -> Option<TokenId> {
         if !all_finite(logits) {
             return None;
@@ -236,8 +237,8 @@ impl Sampler {
         forced.or_else(|| self.choose(logits, position, scratch))
     }
 
-    /// Rule by which a device draws nearly as this sampler does from `position` on; none if more
-    /// than the most likely tokens decides.
+    /// Rule by which a device draws nearly as this sampler does from `position` on; none if the
+    /// choice depends on more than the most likely tokens.
     pub fn draw(&self, position: usize) -> Option<Draw> {
         let rule = &self.sampling;
         let by_all = narrows_by_all(rule) || self.adaptive.is_some();
@@ -276,7 +277,7 @@ impl Sampler {
         self.thinking.as_ref().and_then(Countdown::forced)
     }
 
-    /// Random numbers of a position: for the draw, and for XTC.
+    /// Random numbers of a position: one for the draw, and one for XTC.
     fn uniforms(&self, position: usize) -> [f64; 2] {
         [0, 1].map(|index| rng::uniform_of(self.sampling.seed, position as u64, index))
     }
@@ -332,7 +333,7 @@ impl Sampler {
         adjusted
     }
 
-    /// One logit after [`Sampler::adjust`].
+    /// Logit of one token after the changes of [`Sampler::adjust`].
     fn adjusted(&self, id: TokenId, logit: f32) -> f32 {
         let bias = self.sampling.logit_bias.iter();
         let biased = bias.filter(|&&(biased, _)| biased == id);
@@ -349,7 +350,7 @@ impl Sampler {
     }
 
     fn penalised(&self, logit: f32, in_reply: u32) -> f32 {
-        // A forbidden token stays so: no penalty may lift it to a finite value.
+        // A forbidden token stays forbidden: no penalty may lift its logit to a finite value.
         if logit == f32::NEG_INFINITY {
             return logit;
         }
@@ -400,7 +401,7 @@ pub fn restrict<'a>(
 
 /// Log-probabilities of `chosen` and of the `count` most likely tokens of a row as `next` takes it.
 ///
-/// Sums in double precision over ascending ids, so they depend on nothing but the row.
+/// Sums are in double precision over ascending ids, so they depend on nothing but the row.
 pub fn logprobs(logits: &[f32], chosen: TokenId, count: usize) -> TokenLogprobs {
     let max = f64::from(maximum(logits));
     let weight = weight_of(logits, max);
@@ -412,7 +413,7 @@ pub fn logprobs(logits: &[f32], chosen: TokenId, count: usize) -> TokenLogprobs 
     TokenLogprobs { logprob, top }
 }
 
-/// [`logprobs`] by a row's ranking; `None` if other tokens are asked for.
+/// Like [`logprobs`], by a row's ranking; `None` if the ranking lacks a token that is needed.
 pub fn logprobs_ranked(
     ranked: &Ranked<'_>,
     chosen: TokenId,
@@ -430,7 +431,7 @@ pub fn logprobs_ranked(
     })
 }
 
-/// Scores `token` of a prompt by the finite row of logits before it; `count` as in [`logprobs`].
+/// Scores `token` of a prompt by the finite logits before it; `count` as in [`logprobs`].
 pub fn score(logits: &[f32], token: TokenId, count: usize) -> Scored {
     let own = logits[token as usize];
     let above = logits.iter().filter(|&&logit| logit > own).count();
@@ -440,7 +441,7 @@ pub fn score(logits: &[f32], token: TokenId, count: usize) -> Scored {
     }
 }
 
-/// Log-probability of a logit in a row with this largest logit and this weight.
+/// Log-probability of a logit in a row with the largest logit `max` and the total `weight`.
 fn logprob(logit: f32, max: f64, weight: f64) -> f32 {
     ((f64::from(logit) - max) - weight.ln()) as f32
 }
@@ -464,7 +465,7 @@ fn lowers(sampling: &Sampling) -> bool {
         && sampling.logit_bias.iter().all(|&(_, bias)| bias <= 0.0)
 }
 
-/// Draws a token of a row, ranking only as many of the most likely ones as that takes.
+/// Draws a token of a row, ranking only as many of the most likely tokens as the draw needs.
 fn draw(
     logits: &[f32],
     (rule, temperature): (&Sampling, f32),
@@ -491,7 +492,7 @@ fn draw(
 }
 
 /// Draws one of `candidates`, which are the most likely tokens of a row, or `all` that may be
-/// drawn; `total` is the weight of all that may. `None` if others have a say.
+/// drawn; `total` is the weight of all that may. `None` if the draw depends on other tokens.
 fn draw_of(
     candidates: &mut Vec<Candidate>,
     (rule, temperature): (&Sampling, f32),
@@ -518,7 +519,7 @@ fn draw_of(
         false => total(),
     };
     if rule.top_p < 1.0 {
-        // All candidates below this together weigh less than what the set may leave out.
+        // All candidates below `least` together weigh less than top-p may leave out.
         let least = (1.0 - f64::from(rule.top_p)) * total / candidates.len() as f64;
         candidates.retain(|candidate| candidate.weight >= least);
     }
@@ -535,7 +536,7 @@ fn draw_of(
     pick(candidates, all, total, rule, uniforms)
 }
 
-/// Fills the candidates with all tokens from a logit on.
+/// Fills the candidates with all tokens whose logit is at least `least`.
 fn collect(candidates: &mut Vec<Candidate>, logits: &[f32], least: f32) {
     let likely = (0..).zip(logits.iter().copied());
     let likely = likely.filter(|&(_, logit)| logit >= least);
@@ -590,10 +591,10 @@ fn keep_typical(candidates: &mut Vec<Candidate>, share: f32) {
 }
 
 /// Applies top-p, min-p and XTC, and draws: the token in whose part of the remaining weight the
-/// first of `uniforms`, in [0, 1), falls. By the second XTC excludes or does not.
+/// first of `uniforms`, in [0, 1), falls. The second one decides whether XTC excludes.
 ///
-/// `candidates` are in order, the most likely first; with `all` no others can be drawn. `total` is
-/// the weight of all that top-k left. `None` if others have a say.
+/// `candidates` are in order, the most likely first; with `all` no other tokens can be drawn.
+/// `total` is the weight of all that top-k left. `None` if the draw depends on other tokens.
 fn pick(
     mut candidates: &[Candidate],
     mut all: bool,
@@ -633,7 +634,7 @@ fn pick(
         sum += candidate.weight;
         sum > mark
     });
-    // Rounding may put the mark at the very end: it is then in the part of the last token.
+    // Rounding may put the mark beyond all parts: it belongs to the last token then.
     let last = || candidates.iter().rfind(|candidate| candidate.weight > 0.0);
     let drawn = if all { drawn.or_else(last) } else { drawn };
     drawn.map(|candidate| candidate.id)

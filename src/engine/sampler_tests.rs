@@ -1,4 +1,4 @@
-use super::super::adaptive::Parts;
+use super::super::adaptive::Sections;
 use super::*;
 use crate::constraint::Mask;
 use crate::request::{Dry, Xtc};
@@ -619,7 +619,7 @@ fn dry_takes_from_what_continues_a_repetition() {
 }
 
 #[test]
-fn what_is_forbidden_is_not_chosen_and_nothing_left_is_told() {
+fn forbidden_tokens_are_not_chosen_and_no_token_left_is_reported() {
     let rule = |allowed: &[TokenId]| Sampling {
         allowed: allowed.to_vec(),
         min_tokens: 1,
@@ -703,9 +703,9 @@ fn adaptive_sampling_takes_what_is_certain_and_draws_the_rest() {
                 ..Sampling::default()
             };
             let plain = chosen_of(&sampling(None), &rows(4.0));
-            let adaptive = chosen_of(&sampling(Some(Parts::default())), &rows(4.0));
+            let adaptive = chosen_of(&sampling(Some(Sections::default())), &rows(4.0));
             assert!(adaptive.iter().all(|&token| token == 2));
-            let drawn = chosen_of(&sampling(Some(Parts::default())), &rows(1.1)[..8]);
+            let drawn = chosen_of(&sampling(Some(Sections::default())), &rows(1.1)[..8]);
             assert_eq!(drawn, chosen_of(&sampling(None), &rows(1.1)[..8]));
             plain.iter().filter(|&&token| token != 2).count()
         })
@@ -721,7 +721,7 @@ fn adaptive_sampling_needs_the_whole_row_and_leaves_greedy_requests_alone() {
         let sampling = Sampling {
             temperature,
             top_k: 2,
-            adaptive: Some(Parts::default()),
+            adaptive: Some(Sections::default()),
             ..Sampling::default()
         };
         let sampler = Sampler::new(sampling, &[1], &[], 10);

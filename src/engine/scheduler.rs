@@ -13,24 +13,24 @@
 
 use step::PAGE;
 
-/// Scored prompt tokens of a step, at most: one page, the smallest chunk of a prompt.
+/// Largest number of scored prompt tokens of a step: one page, the smallest chunk of a prompt.
 pub const SCORED_TOKENS: usize = PAGE;
 
 /// A running sequence, as far as the plan of a step depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// Tokens of the prompt.
+    /// Number of tokens of the prompt.
     pub prompt: usize,
-    /// Tokens already in the cache.
+    /// Number of tokens already in the KV cache.
     pub computed: usize,
-    /// Prompt tokens of this step, at most, so that they have one snapshot at most; whole pages.
+    /// Prompt tokens of this step at most, whole pages, with one snapshot at most in them.
     pub most: usize,
     /// Whether the tokens of the prompt are scored.
     pub scored: bool,
-    /// Whether it may be in the step: not if its reader is slow, its mask is late, its pages are
-    /// being restored, or an owner with fewer slots comes first.
+    /// Whether the sequence may be in the step: not if its reader is slow, its mask is late, its
+    /// pages are being restored, or an owner with fewer slots comes first.
     pub ready: bool,
-    /// Drafts of a reply that are tried in this step.
+    /// Number of drafts of a reply that are tried in this step.
     pub drafts: usize,
 }
 
@@ -39,7 +39,7 @@ impl Candidate {
         self.computed < self.prompt
     }
 
-    /// Whether it is in its reply, and takes part.
+    /// Whether the sequence is in its reply, and may be in the step.
     pub fn is_reply(&self) -> bool {
         self.ready && !self.is_prompt()
     }
@@ -54,15 +54,15 @@ impl Candidate {
 pub struct Scheduled {
     /// Index of the sequence among the candidates.
     pub index: usize,
-    /// Rows, at least one.
+    /// Number of the sequence's rows, at least one.
     pub tokens: usize,
 }
 
-/// Rows of one step: those of replies, then of prompts. Reused for its memory.
+/// Rows of one step: first those of replies, then of prompts. Reused for its memory.
 #[derive(Debug, Default)]
 pub struct Plan {
     pub scheduled: Vec<Scheduled>,
-    /// Indices of candidates with prompt tokens left, in the order in which they get tokens.
+    /// Indices of candidates with prompt tokens left, in the order in which they are served.
     prompts: Vec<usize>,
 }
 
@@ -76,7 +76,7 @@ impl Plan {
 }
 
 /// Fills `plan` with the next step of `candidates`, which are in the order of their admission, with
-/// so many prompt tokens at most; it stays empty when no sequence can run.
+/// at most `prefill_tokens` prompt tokens; `plan` stays empty when no sequence can run.
 pub fn plan(candidates: &[Candidate], prefill_tokens: usize, plan: &mut Plan) {
     plan.scheduled.clear();
     plan.prompts.clear();
@@ -116,15 +116,15 @@ fn plan_prompts(candidates: &[Candidate], prefill_tokens: usize, plan: &mut Plan
     }
 }
 
-/// Prompt tokens that a step still has.
+/// Prompt tokens that are left to hand out in a step.
 struct Budget {
     tokens: usize,
-    /// Part of them that may be scored.
+    /// Part of the tokens left that may be scored.
     scored: usize,
 }
 
 impl Budget {
-    /// Takes as many tokens as the budget allows of a prompt, after the `served` ones.
+    /// Hands out as many tokens as the budget allows to a prompt, after its `served` ones.
     fn take(&mut self, prompt: &Candidate, served: usize) -> usize {
         let most = match prompt.scored {
             true => self.tokens.min(self.scored),

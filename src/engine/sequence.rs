@@ -17,19 +17,19 @@ use step::PAGE;
 use step::executor::{Drafted, Draw, Ranked, SeqRows, Slot, Snapshot, States, TokenId};
 use step::ranking;
 
-/// Events for which a channel must have capacity before its sequence is in a step: the token, the
-/// end, and scores of the prompt if they are wanted. So a terminal event always fits.
+/// Number of events for which a channel must have capacity before its sequence is in a step: the
+/// token, the end, and scores of the prompt if wanted. So a terminal event always fits.
 pub(super) fn events_min(scores_prompt: bool) -> usize {
     2 + usize::from(scores_prompt)
 }
 
-/// Refusal of a reply whose request leaves no token to choose.
+/// Error text for a reply whose request leaves no token to choose.
 pub(super) const NOTHING_LEFT: &str =
     "allowed_token_ids, bad_words, min_tokens and the reply's format leave no token";
 
 pub(super) const NOT_FINITE: &str = "the model computed a logit that is not a finite number";
 
-/// End of a sequence, after which its slot is freed.
+/// Event that ended a sequence, whose slot is freed then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     Finished(FinishReason),
@@ -40,42 +40,42 @@ pub(super) enum End {
 #[derive(Debug)]
 pub(super) struct Sequence {
     pub slot: Slot,
-    /// State that the next row reads.
+    /// State that the sequence's next row reads.
     from: Slot,
-    /// Number in the order of admission.
+    /// Number of the sequence in the order of admission.
     pub number: u64,
     /// Domain of the prefix cache: sequences of one domain share cached prompts.
     pub domain: u128,
-    /// Points of its prompt where snapshots are still to be taken, ascending.
+    /// Points of the prompt where snapshots are still to be taken, ascending.
     snapshot_points: Vec<SnapshotPoint>,
-    /// Point in the rows of this step where a snapshot is taken, and its state.
+    /// Point in the rows of this step where a snapshot is taken, and the state for it.
     lent: Option<(SnapshotPoint, Slot)>,
     recurs: bool,
-    /// Whether its cached pages are still being restored from the tier below: until then its pages
-    /// and its slot must not be used.
+    /// Whether the sequence's cached pages are still being restored from the tier below: until then
+    /// its pages and its slot must not be used.
     pub restoring: bool,
-    /// Whether all of its prompt that is to be cached is.
+    /// Whether all blocks of the prompt that are to be cached are cached.
     prompt_cached: bool,
-    /// Prompt, then reply.
+    /// Tokens of the prompt, then of the reply.
     tokens: Vec<TokenId>,
     prompt: usize,
-    /// Tokens whose rows have run.
+    /// Number of tokens whose rows have run.
     computed: usize,
     drafts: Drafts,
-    /// Length at which the reply is complete.
+    /// Length in tokens at which the reply is complete.
     length_max: usize,
     stop_tokens: Vec<TokenId>,
     sampler: Sampler,
     guide: Option<Guide>,
-    /// Logits after the last token, while the mask for them is late.
+    /// Logits after the last token, while the mask for the next token is late.
     pending_logits: Option<Vec<f32>>,
     logprobs: Option<usize>,
     prompt_logprobs: Option<usize>,
-    /// Scores of the prompt's rows of this step.
+    /// Scores of the prompt's tokens by the rows of this step.
     scores: Vec<Scored>,
     events: EventSender,
     pub source: Source,
-    /// Time that its reader has delayed it while others waited for its slot.
+    /// Time that a slow client has kept the sequence out of steps while others wanted its slot.
     pub reader_lag: Duration,
     pub end: Option<End>,
 }
@@ -139,14 +139,13 @@ impl Sequence {
         }
     }
 
-    /// Prompt tokens of the next step, at most, so that it has one snapshot at most.
+    /// Largest number of prompt tokens of the next step, so that at most one snapshot is in them.
     fn most(&self) -> usize {
         let second = self.snapshot_points.get(1);
         second.map_or(usize::MAX, |point| point.tokens - PAGE - self.computed)
     }
 
-    /// Takes a state for a snapshot in the next `count` rows, if one is due there and a state may
-    /// be had.
+    /// Takes a state for a snapshot in the next `count` rows, if one is due and to be had.
     pub fn lend(&mut self, count: usize, kv: &mut Kv) {
         let next = self.snapshot_points.first();
         if next.is_some_and(|point| point.tokens <= self.computed + count) {
@@ -155,8 +154,8 @@ impl Sequence {
         }
     }
 
-    /// Tokens of `prompt` that will be cached once this sequence has computed them; none if it
-    /// shares no such beginning, or has computed it already.
+    /// Number of leading tokens of `prompt` that will be cached once this sequence has computed
+    /// them; none if the prompts share no such prefix, or the sequence has computed it already.
     pub fn computes(&self, prompt: &[TokenId]) -> Option<usize> {
         let own = self.tokens[..self.prompt].iter();
         let shared = own.zip(prompt).take_while(|(own, token)| own == token);
@@ -171,17 +170,17 @@ impl Sequence {
         will_be_cached.filter(|tokens| *tokens > self.computed)
     }
 
-    /// Whether it still computes its first `tokens`.
+    /// Whether the sequence is still computing its first `tokens`.
     pub fn is_within(&self, tokens: usize) -> bool {
         self.computed < tokens
     }
 
-    /// Whether it computes a prompt that is not scored.
+    /// Whether the sequence is computing a prompt that is not scored.
     pub fn is_plain_prompt(&self) -> bool {
         self.computed < self.prompt && self.prompt_logprobs.is_none()
     }
 
-    /// Drafts its next tokens, as many as a step may have of a reply.
+    /// Drafts the sequence's next tokens, as many as a step may have of a reply.
     pub fn draft(&mut self, drafter: Drafter, costs: &Costs) -> Proposal {
         let known = self.tokens.len();
         let left = (self.length_max - known).saturating_sub(1);
@@ -190,7 +189,7 @@ impl Sequence {
         self.drafts.draft(drafter, &self.tokens, most, costs)
     }
 
-    /// Keeps as many of its drafts as `chosen` has.
+    /// Shortens the sequence's drafts to the number that `chosen` has.
     pub fn choose(&mut self, chosen: Proposal) {
         self.drafts.choose(chosen);
     }
@@ -200,7 +199,7 @@ impl Sequence {
         self.drafts.proposal_of(Proposer::Mtp)
     }
 
-    /// Notes that the prediction layer is not asked after its rows of this step.
+    /// Notes that the prediction layer is not asked after the sequence's rows of this step.
     pub fn predict_nothing(&mut self) {
         self.drafts.predict_nothing();
     }
@@ -210,8 +209,8 @@ impl Sequence {
         self.tokens.get(position).copied()
     }
 
-    /// Begins to predict after the last token, if it is replying; returns the position before that,
-    /// whose row the prediction layer reads.
+    /// Starts predictions after the last token, if the sequence is replying; returns the position
+    /// before the last token, whose row the prediction layer reads.
     pub fn begin_prediction(&mut self) -> Option<usize> {
         let known = self.tokens.len();
         let replies = self.end.is_none() && known > self.prompt && known == self.computed + 1;
@@ -221,8 +220,8 @@ impl Sequence {
         })
     }
 
-    /// Draws the next draft from a prediction's largest logits; false, and nothing is drafted, if
-    /// the others have a say.
+    /// Draws the next draft from a prediction's ranked logits; false, and nothing is drafted, if
+    /// the draw depends on others.
     pub fn take_predicted_ranked(&mut self, ranked: &Ranked<'_>) -> bool {
         let position = self.predicted_position();
         let draft = match ranked.sum.is_nan() {
@@ -245,26 +244,26 @@ impl Sequence {
         self.tokens.len() + self.drafts.predicted().len()
     }
 
-    /// Row of the last predicted token. Beyond the sequence's pages it takes their last position:
-    /// the reply has ended by then, and the prediction is not used.
+    /// Row of the last predicted token. Beyond the sequence's pages the row takes their last
+    /// position: the reply has ended by then, and the prediction is not used.
     pub fn predicted_row<'a>(&'a self, kv: &'a Kv) -> SeqRows<'a> {
         let predicted = self.drafts.predicted();
         let start = self.tokens.len() + predicted.len() - 2;
         self.row_at(start, &predicted[predicted.len() - 1..], kv)
     }
 
-    /// Tokens of prompt and reply so far.
+    /// Number of tokens of prompt and reply so far.
     pub fn known(&self) -> usize {
         self.tokens.len()
     }
 
     /// Row at the last position of `depth` predictions after `rows` of the next step; not beyond
-    /// its pages, which are as many as the reply may have.
+    /// the sequence's pages, which are as many as the reply may have.
     pub fn last_draft_row<'a>(&'a self, (rows, depth): (usize, usize), kv: &'a Kv) -> SeqRows<'a> {
         self.row_at(self.computed + rows - 1 + depth - 1, &[0], kv)
     }
 
-    /// Row of one token at a position, or at the last one of its pages if that is less.
+    /// Row of one token at a position, or at the last one of the sequence's pages if less.
     fn row_at<'a>(&'a self, position: usize, token: &'a [TokenId], kv: &'a Kv) -> SeqRows<'a> {
         let pages = kv.pages(self.slot);
         let start = position.min(pages.len() * PAGE - 1);
@@ -274,20 +273,20 @@ impl Sequence {
         }
     }
 
-    /// Predictions after `rows` of the next step whose positions its pages have.
+    /// Predictions after `rows` of the next step whose positions the sequence's pages have.
     pub fn draft_capacity(&self, rows: usize, kv: &Kv) -> usize {
         kv.pages(self.slot).len() * PAGE - (self.computed + rows - 1)
     }
 
-    /// Rule by which a device draws nearly as the request's sampler does; none if it cannot.
+    /// Rule by which a device draws nearly as the request's sampler does; none if a device cannot.
     pub fn draw(&self) -> Option<Draw> {
         let constrained = self.guide.is_some();
         let draw = self.sampler.draw(self.tokens.len());
         draw.filter(|_| !constrained)
     }
 
-    /// Takes the drafts that a device made, if it drew the tokens after the first `known` as the
-    /// sampler did.
+    /// Takes the drafts that a device made, if the device drew the tokens after the first `known`
+    /// as the sampler did.
     pub fn take_drafted(&mut self, known: usize, drafted: &Drafted, depth: usize) {
         let right = self.tokens.len() == known + drafted.accepted + 1
             && self.tokens.last() == Some(&drafted.token);
@@ -299,22 +298,22 @@ impl Sequence {
         }
     }
 
-    /// Takes the windowed pages of its next `count` rows.
+    /// Takes the windowed pages of the sequence's next `count` rows.
     pub fn cover(&self, count: usize, kv: &mut Kv) {
         kv.cover(self.slot, self.computed, self.computed + count);
     }
 
-    /// Gives back the windowed pages that its next rows do not see.
+    /// Gives back the windowed pages that the sequence's next rows do not see.
     pub fn leave(&self, kv: &mut Kv) {
         kv.leave(self.slot, self.computed);
     }
 
-    /// Takes the states that its drafts need.
+    /// Takes the states that the sequence's drafts need.
     pub fn lend_drafts(&mut self, kv: &mut Kv) {
         self.drafts.lend(kv);
     }
 
-    /// Accepts draft `index` if it is the token that came last: then the row after it counts.
+    /// Accepts draft `index` if it is the last sampled token: then the row after it counts.
     pub fn accepts_draft(&mut self, index: usize) -> bool {
         let last = self.tokens[self.tokens.len() - 1];
         let accepts = self.end.is_none() && self.drafts.is(index, last);
@@ -322,19 +321,19 @@ impl Sequence {
         accepts
     }
 
-    /// Goes on after the last of its `accepted` drafts, and scores those of each proposer.
+    /// Continues after the last of the `accepted` drafts, and scores those of each proposer.
     pub fn settle_drafts(&mut self, accepted: usize, kv: &mut Kv) -> Scores {
         let scores = self.drafts.score(&self.tokens);
         self.from = self.drafts.settle(accepted, kv).unwrap_or(self.slot);
         scores
     }
 
-    /// States that it has beside that of its slot: for a snapshot, and of drafts.
+    /// States that the sequence has beside that of its slot: for a snapshot, and for drafts.
     pub fn lent(&self) -> (usize, usize) {
         (usize::from(self.lent.is_some()), self.drafts.states_kept())
     }
 
-    /// Caches what it has computed of its prompt: up to a snapshot, or up to the last whole page if
+    /// Caches the computed part of the prompt: up to a snapshot, or up to the last whole page if
     /// the model has no states. Returns whether that was all.
     pub fn cache(&mut self, kv: &mut Kv) -> bool {
         if self.prompt_cached || self.restoring {
@@ -347,8 +346,8 @@ impl Sequence {
         let most = match (came, self.recurs) {
             (Some((point, _)), _) => point.tokens,
             (None, false) => whole,
-            // Without a state the blocks are cached all the same: the tree knows that they are
-            // asked for.
+            // Without a state the blocks are cached all the same: so the tree learns that prompts
+            // want them.
             (None, true) if self.prompt_cached => prefix::last_snapshot_point(self.prompt),
             (None, true) => return false,
         };
@@ -359,12 +358,12 @@ impl Sequence {
         self.prompt_cached
     }
 
-    /// The prompt.
+    /// Tokens of the prompt.
     pub fn prompt(&self) -> &[TokenId] {
         &self.tokens[..self.prompt]
     }
 
-    /// Gives back all that it has.
+    /// Gives back all memory of the sequence.
     pub fn release(&mut self, kv: &mut Kv) {
         if let Some((_, state)) = self.lent.take() {
             kv.give_back(self.slot, state);
@@ -374,7 +373,7 @@ impl Sequence {
         kv.release(self.slot, !broke);
     }
 
-    /// States that its next rows read and write.
+    /// States that the sequence's next rows read and write.
     fn states(&self) -> States {
         States {
             from: self.from,
@@ -390,12 +389,12 @@ impl Sequence {
         events_min(self.prompt_logprobs.is_some())
     }
 
-    /// Whether its next events exceed the capacity of their channel.
+    /// Whether the sequence's next events exceed the capacity of its channel.
     pub fn waits_for_reader(&self) -> bool {
         !self.events.has_capacity(self.events_min())
     }
 
-    /// Completes when its reader has freed enough capacity, or is gone.
+    /// Completes when the sequence's reader has freed enough capacity, or is gone.
     pub async fn caught_up(&self) {
         self.events.wait_for_capacity(self.events_min()).await;
     }
@@ -404,8 +403,7 @@ impl Sequence {
         self.events.is_closed()
     }
 
-    /// Whether the row before `end` is that of the last known token, so that its logits give the
-    /// next.
+    /// Whether the row before `end` is that of the last known token, and so gives the next one.
     fn reaches_the_end(&self, end: usize) -> bool {
         end == self.tokens.len() && end < self.length_max
     }
@@ -426,7 +424,7 @@ impl Sequence {
             return;
         };
         if !ranking::all_finite(logits) {
-            // Earlier scores go out first, so that events do not depend on how a prompt is cut.
+            // Earlier scores are sent first, so that events do not depend on how a prompt is cut.
             self.send_scores();
             self.fail(NOT_FINITE);
             return;
@@ -435,7 +433,7 @@ impl Sequence {
         self.scores.push(sampler::score(logits, token, count));
     }
 
-    /// The next `count` rows.
+    /// The sequence's next `count` rows.
     pub fn rows<'a>(&'a self, count: usize, kv: &'a Kv) -> SeqRows<'a> {
         let end = self.computed + count;
         let pages = kv.pages(self.slot);
@@ -468,7 +466,7 @@ impl Sequence {
         }
     }
 
-    /// Notes that `count` rows ran. Sends the scores of this step, and the end if no reply is
+    /// Notes that `count` rows have run. Sends the scores of this step, and the end if no reply is
     /// wanted. Returns how many of the rows were of the prompt, and whether the last one's logits
     /// give a token.
     pub fn advance(&mut self, count: usize) -> (usize, bool) {
@@ -482,7 +480,7 @@ impl Sequence {
         (from_prompt, self.reaches_the_end(self.computed))
     }
 
-    /// Samples the next token from `logits` and sends it, and the end if it is the last. If its
+    /// Samples the next token from `logits` and sends it, and the end if it is the last. If the
     /// mask is missing at the deadline, the logits wait for it. Returns whether a token came.
     pub fn accept(
         &mut self,
@@ -503,8 +501,8 @@ impl Sequence {
         self.settle(accepted)
     }
 
-    /// [`Sequence::accept`] by a device's ranking; `None`, and nothing has changed, if that does
-    /// not suffice.
+    /// [`Sequence::accept`] by a device's ranking; `None`, and nothing has changed, if the ranking
+    /// does not suffice.
     pub fn accept_ranked(
         &mut self,
         ranked: &Ranked<'_>,
@@ -551,7 +549,7 @@ impl Sequence {
     }
 
     /// Samples from the logits that wait for their mask, if it has come by the deadline; returns
-    /// whether a token came.
+    /// whether a token was sampled.
     pub fn resume(
         &mut self,
         scratch: &mut Scratch,
@@ -572,7 +570,7 @@ impl Sequence {
     }
 
     /// # Errors
-    /// The event that ends the sequence instead.
+    /// The event that ends the sequence instead of the next token.
     fn try_accept(
         &mut self,
         logits: &[f32],

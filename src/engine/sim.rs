@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
-use super::adaptive::Parts;
+use super::adaptive::Sections;
 use super::constraint::{self, Constraint, Mask, Next};
 use super::drafts::Drafter;
 use super::events::{self, EventReceiver};
@@ -915,7 +915,7 @@ impl Dice {
                 false => vec![],
             },
             seed: self.below(1 << 30) as u64,
-            adaptive: self.chance(0.1).then_some(Parts {
+            adaptive: self.chance(0.1).then_some(Sections {
                 reasoning: Some([2, 3]),
                 calls: Some([4, 5]),
                 constrained: false,

@@ -1,9 +1,9 @@
 //! Slowdown of the device: steps take longer than the first ones of the same size did, because of
-//! its power state or temperature, or of something else that runs on it.
+//! the device's power state or temperature, or of something else that runs on it.
 //!
 //! Steps have the same size if they have as many rows of as many sequences over nearly as many
-//! positions. The fastest of many is compared, so that a step that was delayed does not count, nor
-//! one whose rows chose more experts.
+//! positions. The fastest of many is compared, so that a delayed step does not count, nor one whose
+//! rows chose more experts.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -12,28 +12,29 @@ use super::stats::Figure;
 use host::log;
 use step::executor::SeqRows;
 
-/// Steps of the same size of which the fastest is compared.
+/// Number of steps of the same size of which the fastest is compared.
 const WINDOW: u32 = 128;
-/// Slowdown from which on it is reported in the log.
+/// Slowdown from which on a line is logged.
 const REPORTED_FROM: f64 = 1.3;
 /// Most sizes of steps whose times are compared; further sizes are not.
 const SIZES_MAX: usize = 1024;
-/// Slowdown of a window that took as long as the first, thousandths.
+/// Slowdown, in thousandths, of a window that took as long as the first one.
 const AS_FIRST: f64 = 1e3;
 /// Parts of an octave into which counts of positions are rounded: counts in one part differ by 9 %
-/// at most, which is below what is reported.
+/// at most, which is below the slowdown that is logged.
 const PARTS_OF_OCTAVE: f64 = 8.0;
 
-/// Sequences and rows of a step, and the logarithm of the positions that all rows read, in parts of
-/// an octave.
+/// Size of a step: sequences, rows, and the logarithm of the positions that all rows read, in parts
+/// of an octave.
 pub type Size = (usize, usize, u32);
 
 #[derive(Clone, Copy, Debug)]
 struct Times {
-    /// Fastest of the first window.
+    /// Fastest step of the first window.
     first: Option<Duration>,
-    /// Fastest of this window so far, and its steps.
+    /// Fastest step of this window so far.
     fastest: Duration,
+    /// Number of steps of this window so far.
     steps: u32,
 }
 
@@ -59,14 +60,14 @@ fn part_of_octave(positions: usize) -> u32 {
 }
 
 impl Slowdown {
-    /// Slowdown of an engine that has run no step: none.
+    /// Slowdown of an engine that has run no step; sets `slowdown` to a ratio of 1.
     pub fn new(slowdown: &Figure) -> Slowdown {
         slowdown.set(AS_FIRST as usize);
         Slowdown::default()
     }
 
-    /// Adds a step. Where it ends a window, `slowdown` becomes the window's time over that of the
-    /// first one of this size, in thousandths; a large one is logged once.
+    /// Adds a step. Where the step ends a window, `slowdown` becomes the window's time over that of
+    /// the first one of this size, in thousandths; a large slowdown is logged once.
     pub fn note(&mut self, size: Size, took: Duration, slowdown: &Figure) {
         let Some(ratio) = self.ratio(size, took) else {
             return;
@@ -81,7 +82,7 @@ impl Slowdown {
         }
     }
 
-    /// Fastest step of the window that ends here over that of the first window; none inside one.
+    /// Time of the fastest step of a window over that of the first window; none inside a window.
     fn ratio(&mut self, size: Size, took: Duration) -> Option<f64> {
         if self.sizes.len() == SIZES_MAX && !self.sizes.contains_key(&size) {
             return None;

@@ -18,11 +18,11 @@ pub use step::executor::DEPTH_MAX;
 /// Number of drafts that a sequence gets in a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Speculate {
-    /// None.
+    /// No drafts.
     Off,
-    /// The number that pays, by acceptance rates and measured times.
+    /// The number of drafts that pays, by acceptance rates and measured times.
     Auto,
-    /// So many in every step, if there are any: for measurements.
+    /// Up to so many drafts in every step: for measurements.
     Depth(usize),
 }
 
@@ -53,20 +53,20 @@ impl fmt::Display for Speculate {
     }
 }
 
-/// Tokens of an n-gram.
+/// Number of tokens of an n-gram.
 const N: usize = 3;
 
 /// N-grams of a sequence, with the token after the latest occurrence of each.
 #[derive(Debug, Default)]
 pub struct NGrams {
-    /// Position of that token.
+    /// Position of the token after the latest occurrence of each n-gram.
     follows: HashMap<[TokenId; N], u32>,
-    /// Tokens of the sequence whose n-grams are in the map.
+    /// Number of leading tokens of the sequence whose n-grams are in the map.
     learned: usize,
 }
 
 impl NGrams {
-    /// Adds the n-grams that `tokens`, the whole sequence, has more than last time.
+    /// Adds the n-grams of new tokens since the last call; `tokens` is the whole sequence.
     fn learn(&mut self, tokens: &[TokenId]) {
         for follower in self.learned.max(N)..tokens.len() {
             if let Some(ngram) = tokens[..follower].last_chunk() {
@@ -76,8 +76,8 @@ impl NGrams {
         self.learned = tokens.len();
     }
 
-    /// Appends up to `most` tokens that followed the last n-gram of `tokens`, the whole sequence,
-    /// at its latest occurrence before.
+    /// Appends up to `most` tokens that followed an earlier occurrence of the last n-gram of
+    /// `tokens`, the latest one; `tokens` are all of the sequence.
     pub fn draft(&mut self, tokens: &[TokenId], most: usize, drafts: &mut Vec<TokenId>) {
         self.learn(tokens);
         let follows = tokens
@@ -92,17 +92,17 @@ impl NGrams {
 
 /// Weight of the latest measurement in a moving average.
 const WEIGHT: f64 = 0.1;
-/// Measurements after which an older one is no longer used: contexts grow, and clocks change.
+/// Measurements after which an older one is not used any more: contexts grow, clocks change.
 const MEMORY: u64 = 1024;
 /// Expected speedup from which on a step has drafts.
 const GAIN_MIN: f64 = 1.02;
 
-/// Moving averages of times by a count, as those of steps by their rows.
+/// Moving averages of times by a count, for example of steps by their rows.
 #[derive(Debug, Default)]
 struct Times {
-    /// Seconds by count, and which measurement was the last of that count.
+    /// Seconds by count, and the number of the latest measurement of that count.
     measured: Vec<Option<(f64, u64)>>,
-    /// Measurements so far.
+    /// Number of measurements so far.
     notes: u64,
 }
 
@@ -122,8 +122,8 @@ impl Times {
         (self.notes - at < MEMORY).then_some(seconds)
     }
 
-    /// Seconds interpolated between the nearest counts that were measured; above all of them those
-    /// of the largest, so that more is tried. None if no smaller count was measured.
+    /// Seconds interpolated between the nearest measured counts; above all measured counts the
+    /// seconds of the largest, so that more rows are tried. None if no smaller count was measured.
     fn of(&self, number: usize) -> Option<f64> {
         let known = |number: usize| self.known(number).map(|seconds| (number, seconds));
         let (below, least) = (1..=number).rev().find_map(known)?;
@@ -141,9 +141,9 @@ impl Times {
 /// Measurements by which the number of drafts is chosen.
 #[derive(Debug, Default)]
 pub struct Costs {
-    /// Times of steps without prompts, by their rows.
+    /// Times of steps without prompts, by the steps' rows.
     steps: Times,
-    /// Times of one run of the prediction layer, by the sequences that it drafts a token for.
+    /// Times of one run of the prediction layer, by the number of sequences that get a draft.
     predictions: Times,
     records: [Record; Proposer::ALL.len()],
 }
@@ -154,8 +154,8 @@ impl Costs {
         self.steps.note(rows, took);
     }
 
-    /// Adds the time, beside the step, in which the prediction layer drafted `depth` tokens for
-    /// each of so many sequences.
+    /// Adds the time, beside that of the step, in which the prediction layer drafted `depth` tokens
+    /// for each of so many sequences.
     pub fn note_predictions(&mut self, sequences: usize, depth: usize, took: Duration) {
         self.predictions.note(sequences, took / depth as u32);
     }
@@ -166,7 +166,7 @@ impl Costs {
         records.for_each(|(record, score)| record.note(score));
     }
 
-    /// Fades the acceptance of earlier drafts, in each step.
+    /// Fades the acceptance of earlier drafts; called in each step.
     pub fn forget(&mut self) {
         self.records.iter_mut().for_each(Record::forget);
     }
@@ -192,7 +192,7 @@ impl Costs {
         (1..=most).any(|drafts| seconds(drafts).map(|with| with * GAIN_MIN) < plain)
     }
 
-    /// Seconds of a step of so many rows. None if no smaller one was measured.
+    /// Seconds of a step of so many rows; none if no step with as many or fewer was measured.
     fn of(&self, rows: usize) -> Option<f64> {
         self.steps.of(rows)
     }
@@ -205,14 +205,14 @@ pub type Scores = [Score; Proposer::ALL.len()];
 #[derive(Clone, Copy, Debug)]
 pub struct Proposal {
     pub proposer: Proposer,
-    /// Acceptance rate of that proposer in the sequence.
+    /// Acceptance rate of the proposer in this sequence.
     pub acceptance: AcceptanceRate,
-    /// Drafts that there are; `choose` lowers it to those that are tried.
+    /// Number of drafts of the proposer; `choose` lowers it to the number that is tried.
     pub drafts: usize,
 }
 
 impl Proposal {
-    /// Proposal of a proposer that has not been asked yet: it has no drafts.
+    /// Proposal of a proposer that has not been asked yet: no drafts.
     pub fn new(proposer: Proposer, acceptance: AcceptanceRate) -> Proposal {
         Proposal {
             proposer,
@@ -222,16 +222,16 @@ impl Proposal {
     }
 }
 
-/// Time of proposing the drafts, beside that of the step that verifies them.
+/// Time of proposing the drafts, beside that of the step that verifies drafts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DraftCost {
-    /// Spent: the drafts are there.
+    /// The time is spent already: the drafts are there.
     Spent,
-    /// Still to be spent: a run of the prediction layer makes one draft of each sequence.
+    /// The time is still to be spent: a run of the layer makes one draft of each sequence.
     Due,
 }
 
-/// Leaves each of `proposals` as many drafts as pay, `most` in all.
+/// Shortens each of `proposals` to as many drafts as pay, `most` in all.
 pub fn choose(
     speculate: Speculate,
     costs: &Costs,
@@ -259,7 +259,7 @@ fn choose_by_cost(costs: &Costs, (most, cost): (usize, DraftCost), proposals: &m
     let Some(plain) = costs.of(rows) else {
         return;
     };
-    // Drafts taken of each sequence, and the probability that all of those are accepted.
+    // Number of drafts taken of each sequence, and the probability that all of them are accepted.
     let (mut taken, mut accepted) = (vec![0; rows], vec![1.0; rows]);
     let (mut tokens, mut best) = (rows as f64, GAIN_MIN * rows as f64 / plain);
     for drafts in 1..=most {

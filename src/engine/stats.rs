@@ -1,4 +1,4 @@
-//! Figures of the engine for `/metrics`, readable from any thread.
+//! Statistics of the engine for `/metrics`, readable from any thread.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,7 +6,7 @@ use super::tier::Staging;
 use host::histogram::Histogram;
 use step::PAGE;
 
-/// A figure that one thread may set or several may add to; no order between figures is promised.
+/// A number that one thread may set or several may add to; no order between numbers is promised.
 #[derive(Debug, Default)]
 pub struct Figure(AtomicU64);
 
@@ -29,19 +29,19 @@ impl Figure {
     }
 }
 
-/// Metric of a figure. Gauges say what is now; counters only grow.
+/// Metric of a figure. Gauges state a current value; counters only grow.
 #[derive(Clone, Copy, Debug)]
 pub struct Metric {
     pub name: &'static str,
-    /// `gauge` or `counter`.
+    /// Kind of the metric, `gauge` or `counter`.
     pub kind: &'static str,
-    /// Meaning, in a sentence.
+    /// Meaning of the metric, in a sentence.
     pub help: &'static str,
     pub value: f64,
 }
 
-/// Makes `Stats` of rows: what a figure counts, which is its help text, its field, its kind, the
-/// name of its metric, and how many of the figure make one of the metric's unit.
+/// Makes `Stats` of rows: meaning of a figure, which is the metric's help text, field, kind, name
+/// of the metric, and the number of the figure's units in one of the metric's unit.
 macro_rules! stats {
     ($(#[doc = $help:literal] $field:ident: $kind:ident $name:literal / $steps:literal,)*) => {
         /// Figures of an engine.
@@ -56,12 +56,12 @@ macro_rules! stats {
             pub failed: Figure,
             /// Requests whose receiver went away.
             pub cancelled: Figure,
-            /// Tokens of prompts and replies in each step.
+            /// Steps by their tokens of prompts and replies.
             pub step_tokens: StepTokens,
         }
 
         impl Stats {
-            /// Metrics of one value each.
+            /// Metrics that have one value each.
             pub fn metrics(&self) -> Vec<Metric> {
                 vec![$(Metric {
                     name: $name,
@@ -79,57 +79,57 @@ stats! {
     running: gauge "atlas_requests_running" / 1.0,
     /// Accepted requests without a slot.
     waiting: gauge "atlas_requests_waiting" / 1.0,
-    /// KV pages that sequences own.
+    /// KV pages that sequences use.
     pages_used: gauge "atlas_kv_pages_used" / 1.0,
-    /// KV pages of prompts that ended, kept for prompts to come.
+    /// KV pages of cached prompts that no sequence uses.
     pages_cached: gauge "atlas_kv_pages_cached" / 1.0,
     /// KV pages of the engine.
     pages_total: gauge "atlas_kv_pages" / 1.0,
-    /// KV pages of layers over a window, that sequences and kept prompts have.
+    /// KV pages of layers over a window that sequences and cached prompts have.
     window_pages_used: gauge "atlas_kv_window_pages_used" / 1.0,
     /// KV pages of layers over a window; 0 where the model has none of their own.
     window_pages_total: gauge "atlas_kv_window_pages" / 1.0,
-    /// Memory of the host for prompts that the device has no place for.
+    /// Host memory for cached prompts beyond the device's memory.
     host_bytes: gauge "atlas_prefix_cache_host_bytes" / 1.0,
-    /// Memory of the host that has such prompts.
+    /// Host memory that cached prompts take.
     host_bytes_used: gauge "atlas_prefix_cache_host_bytes_used" / 1.0,
-    /// 1 while prompts are kept on a disk, 0 when that is turned off.
+    /// 1 while prompts are cached on a disk, 0 when the disk is turned off.
     disk_on: gauge "atlas_prefix_cache_disk_up" / 1.0,
-    /// Room on a disk for prompts that memory has no place for.
+    /// Bytes on a disk for cached prompts beyond the host's memory.
     disk_bytes: gauge "atlas_prefix_cache_disk_bytes" / 1.0,
-    /// Bytes of such prompts on the disk.
+    /// Bytes on the disk that cached prompts take.
     disk_bytes_used: gauge "atlas_prefix_cache_disk_bytes_used" / 1.0,
     /// Bytes of prompts that were written to the disk in the last day.
     disk_bytes_in_a_day: gauge "atlas_prefix_cache_disk_daily_bytes" / 1.0,
-    /// Time of the last steps over that of the first ones of the same work.
+    /// Time of the last steps over that of the first steps of the same size.
     slowdown: gauge "atlas_step_slowdown_ratio" / 1e3,
     /// Prompt tokens computed.
     prompt_tokens: counter "atlas_prompt_tokens_total" / 1.0,
-    /// Tokens of prompts that were looked up among those of prompts before.
+    /// Tokens of prompts that were looked up in the prefix cache.
     looked_up_tokens: counter "atlas_prefix_cache_queries_total" / 1.0,
-    /// Tokens of prompts that were computed for a prompt before, and not again.
+    /// Tokens of prompts that were found in the prefix cache, and not computed again.
     cached_tokens: counter "atlas_prefix_cache_hits_total" / 1.0,
-    /// Time that the prompts' tokens would have taken that were not computed again.
+    /// Time that it would have taken to compute the tokens found in the prefix cache.
     saved_nanos: counter "atlas_prefix_cache_saved_seconds_total" / 1e9,
-    /// Beginnings of prompts that were kept and had to go.
+    /// Cached prompt prefixes that were evicted from the device's memory.
     evictions: counter "atlas_prefix_cache_evictions_total" / 1.0,
-    /// Their tokens.
+    /// Tokens of the prefixes that were evicted from the device's memory.
     evicted_tokens: counter "atlas_prefix_cache_evicted_tokens_total" / 1.0,
-    /// Sum of the times since each of those that had to go was in use.
+    /// Sum of the times from a prefix's last use to its eviction from the device's memory.
     evicted_age_millis: counter "atlas_prefix_cache_evicted_age_seconds_total" / 1e3,
-    /// Tokens of those hits that came from the host's memory.
+    /// Tokens found in the prefix cache that were restored from the host's memory.
     restored_tokens: counter "atlas_prefix_cache_host_hits_total" / 1.0,
     /// Bytes of prompts that were copied to the host's memory.
     host_saved_bytes: counter "atlas_prefix_cache_host_saved_bytes_total" / 1.0,
     /// Bytes of prompts that were copied back from the host's memory.
     host_restored_bytes: counter "atlas_prefix_cache_host_restored_bytes_total" / 1.0,
-    /// Beginnings of prompts that were in the host's memory and had to go.
+    /// Cached prompt prefixes that were evicted from the host's memory.
     host_evictions: counter "atlas_prefix_cache_host_evictions_total" / 1.0,
-    /// Tokens of the beginnings that had to go from the host's memory.
+    /// Tokens of the prefixes that were evicted from the host's memory.
     host_evicted_tokens: counter "atlas_prefix_cache_host_evicted_tokens_total" / 1.0,
-    /// Sum of the times since each of those that went from the host's memory was in use.
+    /// Sum of the times from a prefix's last use to its eviction from the host's memory.
     host_evicted_age_millis: counter "atlas_prefix_cache_host_evicted_age_seconds_total" / 1e3,
-    /// Beginnings in the host's memory of which bytes had changed, and that were not used.
+    /// Cached prefixes in the host's memory that were dropped because their checksums were wrong.
     host_broken: counter "atlas_prefix_cache_host_broken_total" / 1.0,
     /// Tokens of prompts that were read from the disk.
     disk_tokens: counter "atlas_prefix_cache_disk_hits_total" / 1.0,
@@ -137,19 +137,19 @@ stats! {
     disk_written_bytes: counter "atlas_prefix_cache_disk_saved_bytes_total" / 1.0,
     /// Bytes of prompts that were read from the disk.
     disk_read_bytes: counter "atlas_prefix_cache_disk_restored_bytes_total" / 1.0,
-    /// Beginnings of prompts that were on the disk and had to go.
+    /// Cached prompt prefixes that were evicted from the disk.
     disk_evictions: counter "atlas_prefix_cache_disk_evictions_total" / 1.0,
-    /// Tokens of the beginnings that had to go from the disk.
+    /// Tokens of the prefixes that were evicted from the disk.
     disk_evicted_tokens: counter "atlas_prefix_cache_disk_evicted_tokens_total" / 1.0,
-    /// Sum of the times since each of those that went from the disk was in use.
+    /// Sum of the times from a prefix's last use to its eviction from the disk.
     disk_evicted_age_millis: counter "atlas_prefix_cache_disk_evicted_age_seconds_total" / 1e3,
-    /// Beginnings on the disk that were torn or changed, and not used.
+    /// Cached prefixes on the disk that were dropped because they were torn or changed.
     disk_broken: counter "atlas_prefix_cache_disk_broken_total" / 1.0,
     /// Tokens generated.
     generated_tokens: counter "atlas_generation_tokens_total" / 1.0,
-    /// Drafts that were tried.
+    /// Draft tokens that were tried.
     drafted_tokens: counter "atlas_draft_tokens_total" / 1.0,
-    /// Drafts that held: tokens that took no step of their own.
+    /// Draft tokens that were accepted: tokens that took no step of their own.
     accepted_tokens: counter "atlas_draft_tokens_accepted_total" / 1.0,
     /// Requests turned away.
     rejected: counter "atlas_requests_rejected_total" / 1.0,
@@ -160,7 +160,7 @@ stats! {
 }
 
 impl Stats {
-    /// Takes the figures of the disk.
+    /// Copies the statistics of the disk.
     pub(super) fn set_disk(&self, staging: &Staging) {
         let (disk, pages) = (&staging.disk, staging.pages_read());
         let (traffic, evicted) = (disk.traffic(), disk.evicted());
@@ -179,7 +179,7 @@ impl Stats {
     }
 }
 
-/// Counts the steps by their tokens.
+/// Histogram of steps by their tokens.
 #[derive(Debug)]
 pub struct StepTokens(pub Histogram);
 

@@ -149,7 +149,7 @@ fn a_prompt_of_one_token_has_no_score() {
 
 #[test]
 #[should_panic(expected = "too small")]
-fn scores_need_room_of_their_own() {
+fn prompt_scores_need_capacity_of_their_own() {
     let (handle, _thread) = spawn_model();
     let scored = Spec {
         prompt_logprobs: Some(0),
@@ -302,7 +302,7 @@ fn draining_completes_what_was_accepted_and_refuses_the_rest() {
 
 /// A prompt whose last row is not finite leaves nothing to others.
 #[test]
-fn a_prompt_that_failed_is_kept_for_nobody() {
+fn a_failed_prompt_is_not_cached() {
     let mut seen = [0, 0];
     for drawn in 1..40 {
         let (handle, mut engine) = engine(LIMITS, HashModel::<VOCAB>::new(&LIMITS));
@@ -321,7 +321,7 @@ fn a_prompt_that_failed_is_kept_for_nobody() {
 
 /// With fewer states than snapshot points of a prompt, the last one has one.
 #[test]
-fn the_end_of_a_prompt_is_kept_before_its_middle() {
+fn the_end_of_a_prompt_is_cached_before_its_middle() {
     let limits = Limits {
         snapshots: 1,
         ..LIMITS
@@ -429,7 +429,7 @@ fn a_new_engine_says_when_it_serves() {
 
 #[test]
 #[should_panic(expected = "too small")]
-fn a_channel_without_room_for_an_end_is_refused() {
+fn a_channel_without_capacity_for_an_end_is_refused() {
     let (handle, _thread) = spawn_model();
     let _ = handle.submit(spec(1).request(1).0);
 }
@@ -574,7 +574,7 @@ fn a_newcomers_prompt_waits_for_no_prompt_of_a_flood() {
 }
 
 #[test]
-fn a_newcomer_waits_for_no_reply_to_end_and_the_others_take_turns_meanwhile() {
+fn a_newcomer_waits_for_no_reply_to_end_and_others_run_in_turn_meanwhile() {
     let limits = Limits {
         drafts: 0,
         ..LIMITS

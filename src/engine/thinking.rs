@@ -1,5 +1,5 @@
-//! A bound on the reasoning at the head of a reply: once it is used up, the tokens that end the
-//! reasoning are written instead of sampled ones.
+//! Bound on the reasoning at the start of a reply: once the budget is used up, the tokens that end
+//! the reasoning are written instead of sampled ones.
 
 use step::executor::TokenId;
 
@@ -7,19 +7,19 @@ use step::executor::TokenId;
 /// whatever a constraint says, so a constraint must leave reasoning free.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ThinkingBudget {
-    /// Tokens of reasoning.
+    /// Number of tokens of reasoning.
     pub tokens: usize,
-    /// Tag that ends reasoning, as the tokenizer encodes it; not empty. In other tokens it would
-    /// not be recognised.
+    /// Tag that ends reasoning, as the tokenizer encodes it; not empty. The tag is not recognised
+    /// in other tokens.
     pub close: Vec<TokenId>,
     /// Tokens that are forced once the budget is used up; not empty.
     pub ending: Vec<TokenId>,
 }
 
-/// Position of the reply's next token.
+/// Part of the reply that the next token is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// `written` tokens so far, the last `closing` of which begin the tag.
+    /// Reasoning of `written` tokens so far; the last `closing` tokens are a prefix of the tag.
     Reasoning {
         written: usize,
         closing: usize,
@@ -31,7 +31,7 @@ enum Phase {
     Over,
 }
 
-/// The budget of one running reply.
+/// The rest of the thinking budget of one running reply.
 #[derive(Debug)]
 pub(super) struct Countdown {
     budget: ThinkingBudget,
@@ -72,7 +72,7 @@ impl Countdown {
 
     fn reason(&self, written: usize, closing: usize, id: TokenId) -> Phase {
         let close = &self.budget.close;
-        // The start of a tag does not come again within it: a mismatch can only begin anew.
+        // No prefix of a tag recurs within the tag: a mismatch can only start anew.
         let closing = match close[closing] == id {
             true => closing + 1,
             false => usize::from(close[0] == id),

@@ -1,8 +1,8 @@
 //! Watchdog of the engine's thread, which a lost device may block for ever.
 //!
-//! The thread counts its calls of the executor. Whoever joins it looks at the count at intervals,
-//! and gives up on a call that it has seen too often. It counts looks rather than time, so that the
-//! pause of a stopped process or a sleeping machine is one look.
+//! The thread counts its calls of the executor. The thread that joins it polls the count at
+//! intervals, and gives up on a call that it has seen too often. It counts polls rather than time,
+//! so that the pause of a stopped process or a sleeping machine is one poll.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use step::executor::{
 };
 use step::transfer::{PieceBytes, Sum, Transfer};
 
-/// Looks that a call may last after the first one that sees it, each a part of the executor's
-/// patience.
+/// Number of polls that a call may last after the first one that sees it; a poll takes this part of
+/// the executor's patience.
 pub(super) const LOOKS: u32 = 16;
 
-/// Executor whose calls are counted. Building it is not: weights on a slow disk are no fault.
+/// Executor whose calls are counted. Building it does not count: slow disks are no fault.
 pub(super) struct Watched<E> {
     pub executor: E,
     pub shared: Arc<Shared>,
@@ -121,21 +121,21 @@ impl<E: Executor> Executor for Watched<E> {
     }
 }
 
-/// The engine's thread, to be waited for.
+/// The engine's thread, to be joined.
 #[derive(Debug)]
 pub struct Thread {
     pub(super) ended: Receiver<Outcome>,
     pub(super) shared: Arc<Shared>,
-    /// Patience of the executor.
+    /// Longest times that calls of the executor may take; none if there is no limit.
     pub(super) patience: Option<Patience>,
 }
 
 impl Thread {
-    /// Waits for the end, but no longer for a call of the executor than its patience lasts: that
-    /// call may never return, and no event of a request can come any more.
+    /// Waits for the thread's end, but no longer for a call of the executor than its patience
+    /// lasts: that call may never return, and no event of a request can come any more.
     ///
     /// # Errors
-    /// Why the engine ended before it was asked to.
+    /// The reason for which the engine ended before it was asked to.
     pub fn join(self) -> Outcome {
         let Some(patience) = self.patience else {
             return self.ended.recv().unwrap_or(Err(EngineError::Panicked));
@@ -156,17 +156,17 @@ impl Thread {
     }
 }
 
-/// Call that the latest look saw.
+/// Call that the latest poll saw.
 #[derive(Debug, Default)]
 struct Seen {
     call: u64,
-    /// Looks since the first that saw it.
+    /// Number of polls since the first that saw the call.
     again: u32,
 }
 
 impl Seen {
-    /// Whether `times * LOOKS` looks in a row, after a first one, have seen `call`. Its number is
-    /// odd while it is under way.
+    /// Whether `times * LOOKS` polls in a row, after a first one, have seen `call`. The number of a
+    /// call is odd while the call runs.
     fn too_often(&mut self, call: u64, times: u32) -> bool {
         let same = call % 2 == 1 && call == self.call;
         self.again = if same { self.again + 1 } else { 0 };

@@ -4,13 +4,13 @@
 //! same round, except where a snapshot has them too: a prompt that goes on from a snapshot needs
 //! the pages of its window, beside those of all positions.
 //!
-//! There are as many pages as sequences and snapshots can need at once, so nobody waits for one.
-//! Pages of an evicted snapshot are freed when its state is lent again.
+//! There are as many pages as sequences and snapshots can need at once, so no sequence waits for
+//! one. Pages of an evicted snapshot are freed when its state is lent again.
 
 use step::executor::{BlockTable, PageId, Slot};
 use step::{PAGE, Window};
 
-/// Block table of a sequence or a snapshot, without the leading pages that it has no more.
+/// Block table of a sequence or a snapshot, without the leading pages that were freed.
 #[derive(Clone, Debug, Default)]
 struct Table {
     first: usize,
@@ -23,19 +23,19 @@ impl Table {
     }
 }
 
-/// The pages, and the tables of slots and snapshots.
+/// Pages of the windowed group, and the block tables of slots and snapshots.
 #[derive(Debug)]
 pub struct Windows {
     window: Window,
     free: Vec<PageId>,
-    /// Number of tables that have each page.
+    /// Number of block tables that have each page.
     holders: Vec<u32>,
-    /// Tables by their states: of sequences, then of snapshots.
+    /// Block tables by state: of sequences, then of snapshots.
     tables: Vec<Table>,
 }
 
 impl Windows {
-    /// All free, for so many sequences and snapshots.
+    /// Windows in which all pages are free, with `states` for sequences and snapshots.
     pub fn new(window: Window, states: usize) -> Windows {
         Windows {
             window,
@@ -62,7 +62,7 @@ impl Windows {
     /// Gives a sequence the pages that its rows from position `start` to `end` read and write.
     ///
     /// # Panics
-    /// If none is free: sequences and snapshots have more than they can need.
+    /// If no page is free: there are more than sequences and snapshots can need.
     pub fn cover(&mut self, slot: Slot, start: usize, end: usize) {
         self.leave(slot, start);
         let table = &mut self.tables[slot.0 as usize];
@@ -85,8 +85,8 @@ impl Windows {
         self.give_back(left);
     }
 
-    /// Gives `to`, instead of its own pages, those of `from` that hold positions before `position`
-    /// and that rows from `position` on read. These pages then belong to both.
+    /// Gives `to`, instead of its own pages, the pages of `from` that hold positions before
+    /// `position` and that rows from `position` on read. These pages then belong to both.
     pub fn share(&mut self, from: Slot, to: Slot, position: usize) {
         self.clear(to);
         let first = self.window.first_page(position);
@@ -114,12 +114,12 @@ impl Windows {
         }
     }
 
-    /// Pages that are not free.
+    /// Number of pages that are not free.
     pub fn used(&self) -> usize {
         self.window.pages - self.free.len()
     }
 
-    /// Counts the holders of each page.
+    /// Compares the counts of block tables by page with the tables.
     ///
     /// # Errors
     /// Names the first page whose count is wrong.

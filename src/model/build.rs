@@ -1,4 +1,4 @@
-//! Cargo's hook: the manifest of the target becomes `target.rs` in `OUT_DIR`.
+//! Cargo's build script: writes the manifest of the target as `target.rs` to `OUT_DIR`.
 //!
 //! Reads `ATLAS_TARGET` (`<hw>/<model>/<quant>`).
 

@@ -7,7 +7,7 @@ use crate::target::{DRAFT_IDS, HIDDEN, MAX_SEQUENCES, Role, Shape, Site, VOCAB, 
 use crate::weights::{Checkpoint, Layout, WeightsError};
 use step::executor::DeviceError;
 
-/// Weights, and each layer's part of caches and states.
+/// Weights of a model, and each layer's part of caches and states.
 pub struct Model<B: Runs> {
     pub embed: B::Matrix,
     pub layers: Vec<Layer<B>>,
@@ -17,13 +17,13 @@ pub struct Model<B: Runs> {
     pub prediction: Option<Prediction<B>>,
 }
 
-/// Layer of a mixer and a feed-forward block, or of one of them alone.
+/// Layer of a mixer and a feed-forward block, or of one of the two alone.
 pub struct Layer<B: Runs> {
     pub mixer: Option<Normed<B>>,
     pub feed_forward: Option<Normed<B>>,
 }
 
-/// A block and its norms.
+/// A block and the norms around it.
 pub struct Normed<B: Runs> {
     pub norms: Norms<B::Vector>,
     shape: Shape,
@@ -34,37 +34,37 @@ pub struct Normed<B: Runs> {
 pub struct Prediction<B: Runs> {
     norm_embedding: B::Vector,
     norm_hidden: B::Vector,
-    /// Matrix of the normed embedding and hidden state, `[HIDDEN, 2 HIDDEN]`, the embedding first.
+    /// Matrix `[HIDDEN, 2 HIDDEN]` for the normed embedding and, after it, normed hidden state.
     fusion: B::Matrix,
     layer: Layer<B>,
     norm: B::Vector,
 }
 
-/// Storage of a step, reused from step to step.
+/// Workspace of a step, reused from step to step.
 pub struct Scratch<B: Runs> {
     pub stream: Stream<B>,
     blocks: blocks::Scratch<B>,
     /// Shape of the feed-forward block that ran last.
     fed: Option<Shape>,
-    /// Storage of predictions, if the model has an MTP layer.
+    /// Workspace of predictions, if the model has an MTP layer.
     pub predicted: Option<Predicted<B>>,
     /// Normed hidden states of the wanted rows.
     pub last: B::Tensor,
     /// Logits of the wanted rows.
     pub logits: B::Tensor,
-    /// Ranking of each row of `logits`, where the backend ranks them.
+    /// Ranking of each row of `logits`, if the backend ranks rows.
     pub ranked: B::Tensor,
 }
 
-/// Storage of a prediction. The host may still read that of the step meanwhile.
+/// Workspace of a prediction. The host may still read the workspace of the step meanwhile.
 pub struct Predicted<B: Runs> {
-    /// Normed embeddings of every row, and those with normed hidden states.
+    /// Normed embeddings of every row; these beside normed hidden states.
     pair: [B::Tensor; 2],
     /// Normed hidden states of the wanted rows.
     pub last: B::Tensor,
     /// Logits of the wanted rows.
     pub logits: B::Tensor,
-    /// Ranking of each row of `logits`, where the backend ranks them.
+    /// Ranking of each row of `logits`, if the backend ranks rows.
     pub ranked: B::Tensor,
 }
 
@@ -81,7 +81,7 @@ impl<B: Runs> Predicted<B> {
     }
 }
 
-/// Most rows whose logits a prediction gives: one of each sequence, or all of a recorded step.
+/// Most rows whose logits a prediction gives: one a sequence, or all of a recorded step.
 const PREDICTED_MAX: usize = if MAX_SEQUENCES < VERIFIED_MAX {
     VERIFIED_MAX
 } else {
@@ -89,10 +89,10 @@ const PREDICTED_MAX: usize = if MAX_SEQUENCES < VERIFIED_MAX {
 };
 /// Widths of `Predicted::pair`.
 const PAIR_WIDTHS: [usize; 2] = [HIDDEN, 2 * HIDDEN];
-/// Widths of tensors of the rows whose logits are wanted: `last`, `logits` and `ranked`.
+/// Widths of tensors for the wanted rows: `last`, `logits` and `ranked`.
 const END_WIDTHS: [usize; 3] = [HIDDEN, VOCAB, RANKED];
 
-/// Elements of the tensors of the largest step, one after the other.
+/// Elements of each tensor of the largest step.
 pub fn activations<B: Runs>(layout: Layout) -> impl Iterator<Item = usize> {
     let pair = PAIR_WIDTHS.into_iter().filter(move |_| predicts(layout));
     let stream = Stream::<B>::widths(AnyBlock::<B>::MIXED);
@@ -104,13 +104,13 @@ pub fn activations<B: Runs>(layout: Layout) -> impl Iterator<Item = usize> {
     rows.chain(ends).chain(predicted)
 }
 
-/// Whether a model has a prediction layer.
+/// Whether a model has a multi-token-prediction layer.
 fn predicts(layout: Layout) -> bool {
     layout.has(Role::Fusion, Site::Prediction)
 }
 
 impl<B: Runs> Scratch<B> {
-    /// Storage for the largest step of a model with these weights.
+    /// Workspace for the largest step of a model with these weights.
     ///
     /// # Errors
     /// Too little memory.
@@ -127,7 +127,7 @@ impl<B: Runs> Scratch<B> {
         })
     }
 
-    /// Logits of the router of the layer that ran last, `[rows, ROUTER_LOGITS]`, if it has one.
+    /// Logits of the router of the layer that ran last, `[rows, ROUTER_LOGITS]`, if there is one.
     pub fn router(&self) -> Option<&B::Tensor> {
         self.fed?.router(&self.blocks)
     }
@@ -190,14 +190,14 @@ impl<B: Runs> Layer<B> {
         })
     }
 
-    /// Adds the mixer to the residual stream.
+    /// Adds the mixer's output to the residual stream.
     pub fn mix(&mut self, ops: &mut B, s: &mut Scratch<B>, batch: &Batch) {
         if let Some(mixer) = &mut self.mixer {
             mixer.run(ops, s, batch);
         }
     }
 
-    /// Adds the feed-forward block to the residual stream.
+    /// Adds the feed-forward block's output to the residual stream.
     pub fn feed(&mut self, ops: &mut B, s: &mut Scratch<B>, batch: &Batch) {
         s.fed = self.feed_forward.as_ref().map(|fed| fed.shape);
         if let Some(fed) = &mut self.feed_forward {
@@ -251,12 +251,12 @@ impl<B: Runs> Prediction<B> {
     }
 }
 
-/// Point of the forward pass after which hidden states can be looked at.
+/// Point of the forward pass at which `forward_watched` calls its hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HookPoint {
     Embedding,
     Mixer,
-    /// The logits of a router are still in `Scratch::router` after it.
+    /// After a feed-forward block; the logits of a router are still in `Scratch::router`.
     FeedForward,
 }
 
@@ -267,7 +267,7 @@ pub fn forward<B: Runs>(ops: &mut B, model: &mut Model<B>, s: &mut Scratch<B>, b
     forward_watched(ops, model, s, batch, |_, _, _| {});
 }
 
-/// `forward`, with a look after each part: the hidden states are in `s.stream.residual`.
+/// [`forward`] that calls `after` at each hook point; hidden states are in `s.stream.residual`.
 pub fn forward_watched<B: Runs>(
     ops: &mut B,
     model: &mut Model<B>,
@@ -294,11 +294,11 @@ pub fn forward_watched<B: Runs>(
     ops.lm_head(&s.stream.residual, &model.norm, model.head(), batch, ends);
 }
 
-/// Runs the MTP layer on the token after each row (`batch.tokens`) and on hidden states: of each
-/// row, as `forward` left them in `s.stream.x`, or of the wanted rows, as a prediction left them in
-/// `s.predicted.last`, by `from`. Leaves in `s.predicted`, for the wanted rows, its own hidden
-/// states and the logits of the token after next, of the ids that are drafted; and the draft in the
-/// batch of drafts.
+/// Runs the MTP layer on the token after each row (`batch.tokens`) and on hidden states, by `from`:
+/// of each row, as `forward` left them in `s.stream.x`, or of the wanted rows, as a prediction left
+/// them in `s.predicted.last`. Leaves in `s.predicted`, for the wanted rows, new hidden states and
+/// the logits of the token after next, of the ids that are drafted; and the draft in the batch of
+/// drafts.
 pub fn draft<B: Runs>(
     ops: &mut B,
     model: &mut Model<B>,
@@ -342,7 +342,7 @@ pub fn draft<B: Runs>(
     ops.draft(&predicted.logits, from == Hidden::OfWanted);
 }
 
-/// Ranks what a prediction left in `s.predicted.logits`, if the backend ranks rows.
+/// Ranks the logits that a prediction left in `s.predicted.logits`, if the backend ranks rows.
 pub fn rank_prediction<B: Runs>(ops: &mut B, s: &mut Scratch<B>) {
     let predicted = s.predicted.as_mut().expect("a prediction has memory");
     if B::RANKS {

@@ -1,6 +1,6 @@
 //! Plan of the memory that a model takes, made before any is taken from the target's constants and
 //! the available bytes. Constants determine all of it but the number of KV pages: as many as the
-//! target states, or fewer where less is available, down to those of one longest sequence.
+//! target states, or fewer where less is available, down to the pages of one longest sequence.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -19,10 +19,10 @@ use crate::target::{
 };
 use crate::weights::{Layout, Weight};
 
-/// Pages of the longest sequence: with fewer there is no server.
+/// Number of pages of the longest sequence: with fewer there is no server.
 pub const PAGES_MIN: usize = MAX_CONTEXT / PAGE;
 
-/// Pages of the windowed group.
+/// Number of pages of the windowed group.
 const WINDOW_PAGES: usize = match WINDOW {
     Some(window) => window.pages,
     None => 0,
@@ -30,7 +30,7 @@ const WINDOW_PAGES: usize = match WINDOW {
 
 const MEBIBYTE: u64 = 1024 * 1024;
 
-/// Line of the ledger.
+/// Line of the ledger: a use of memory, and its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     pub name: &'static str,
@@ -40,31 +40,31 @@ pub struct Entry {
 /// Memory that a model takes, for as long as the process runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// KV pages of `PAGE` tokens, from `PAGES_MIN` to `KV_PAGES`.
+    /// Number of KV pages of `PAGE` tokens, from `PAGES_MIN` to `KV_PAGES`.
     pub pages: usize,
-    /// Pages of the windowed group.
+    /// Number of pages of the windowed group.
     window_pages: usize,
     buffers: [Entry; 7],
-    /// Bytes beside buffers, at most: of the device's driver and, if the model lies in host memory,
-    /// of the server.
+    /// Upper bounds of bytes beside buffers: of the device's driver and, if the model lies in host
+    /// memory, of the server.
     others: [Entry; 4],
     budget: MemoryBudget,
 }
 
-/// Memory that may be taken, and its bound.
+/// Memory that may be taken, and the limit that bounds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct MemoryBudget {
-    /// None if the system does not say.
+    /// Bytes that may be taken; None if the system does not say.
     bytes: Option<u64>,
     host: HostMemory,
     /// Bytes that are left to other programs.
     reserve: u64,
 }
 
-/// Too little memory for the model or the server.
+/// Error: there is too little memory for the model or the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooLittle {
-    /// Bytes with `PAGES_MIN` pages.
+    /// Bytes that are needed with `PAGES_MIN` pages.
     needed: u64,
     budget: MemoryBudget,
     /// Whether host memory is too small for the server, while the model lies elsewhere.
@@ -84,7 +84,7 @@ impl Plan {
     /// Plan of a model on a kind of device that takes `available` bytes at most, in all.
     ///
     /// # Errors
-    /// When there is too little for the model and its longest sequence.
+    /// When the bytes do not suffice for the model and its longest sequence.
     pub fn within<B: Runs + Footprint>(
         available: Option<u64>,
         model: Layout,
@@ -93,10 +93,10 @@ impl Plan {
     }
 
     /// [`Plan::within`] with the same number of pages in each group, so that sequences keep all
-    /// pages of both: for tests without an engine that frees those that a window has left.
+    /// pages of both: for tests without an engine that frees pages that a window has left.
     ///
     /// # Errors
-    /// See there.
+    /// Errors of `within`.
     pub fn whole_within<B: Runs + Footprint>(
         available: Option<u64>,
         model: Layout,
@@ -104,8 +104,8 @@ impl Plan {
         Plan::fitting::<B>(available, model, |pages| [pages; 2])
     }
 
-    /// Plan with the most pages that fit; `of_groups` gives the pages of both groups for those of
-    /// one.
+    /// Plan with the most pages that fit; `of_groups` gives both groups' numbers of pages for a
+    /// number of KV pages.
     fn fitting<B: Runs + Footprint>(
         available: Option<u64>,
         model: Layout,
@@ -131,14 +131,14 @@ impl Plan {
         Plan::of::<B>(model, [KV_PAGES; 2], MemoryBudget::of::<B>(None))
     }
 
-    /// Pages of each group.
+    /// Number of pages of each group.
     pub fn page_counts(&self) -> [usize; 2] {
         [self.pages, self.window_pages]
     }
 
     fn of<B: Runs + Footprint>(model: Layout, pages: [usize; 2], budget: MemoryBudget) -> Plan {
         let entry = |name, bytes| Entry { name, bytes };
-        // States share a buffer, whose rounding is not a sum of its parts'.
+        // All states share one buffer, whose rounding differs from the sum of its parts' roundings.
         let state = pools::state_bytes::<B>(model);
         let states = |first, end| {
             let upto = |states| taken::<B>([(states * state) as u64]);
@@ -196,7 +196,7 @@ impl Plan {
         lines
     }
 
-    /// Numbers of agents that find their prompts again; none if the context is shorter than any.
+    /// Text on how many agents find their prompts cached; none if the context is too short for all.
     fn agents_words(&self) -> Option<String> {
         let fit = |tokens: &usize| agents(self.pages, SNAPSHOTS, *tokens);
         let lengths = AGENTS.iter().filter(|tokens| **tokens <= MAX_CONTEXT);
@@ -206,7 +206,7 @@ impl Plan {
         (!words.is_empty()).then(text)
     }
 
-    /// Available memory, and the number of KV pages by that.
+    /// Text on the available memory, and the number of KV pages that it gives.
     fn budget_words(&self) -> String {
         let fewer = match self.pages {
             KV_PAGES => "",
@@ -284,7 +284,7 @@ pub fn mebibytes(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / MEBIBYTE as f64)
 }
 
-/// Bytes of the device that buffers of these sizes take, with rounding.
+/// Bytes of the device that buffers of these sizes take, each rounded up.
 fn taken<B: Footprint>(buffers: impl IntoIterator<Item = u64>) -> u64 {
     buffers.into_iter().map(B::buffer_bytes).sum()
 }
@@ -298,7 +298,7 @@ fn caches<B: Runs>(model: Layout, [pages, windows]: [usize; 2]) -> [u64; 2] {
     ]
 }
 
-/// The first of the roles whose matrices at a site are loaded into one buffer.
+/// Representative of the roles whose matrices at a site are loaded into one buffer: the first.
 fn buffer_of(role: Role) -> Role {
     match role {
         Role::SharedRouter => Role::Router,
@@ -308,8 +308,8 @@ fn buffer_of(role: Role) -> Role {
     }
 }
 
-/// Bytes as the device holds weights and the zeros beside them, at most: a device may hold values
-/// in fewer bytes when that loses nothing.
+/// Upper bounds of bytes as the device holds weights and the vectors of zeros beside them: a device
+/// may hold values in fewer bytes when that loses nothing.
 fn weights<B: Runs + Footprint>(model: Layout) -> impl Iterator<Item = u64> {
     let mut buffers: BTreeMap<(Site, Role), u64> = BTreeMap::new();
     for matrix in model.matrices() {
@@ -332,8 +332,8 @@ fn activations<B: Runs + Footprint>(model: Layout) -> impl Iterator<Item = u64> 
     buffers.map(|bytes| bytes as u64)
 }
 
-/// Page-locked memory of the host where the device uses the same: what the device takes, and the
-/// rows that the host reads.
+/// Bytes of page-locked memory of the host where the device uses host memory: what the device
+/// takes, and the rows that the host reads.
 fn locked<B: Footprint>() -> u64 {
     let rows = ENDS_MAX * RANKED + (1 + LOGITS_ROWS_MAX) * VOCAB;
     match B::LOCKED_BYTES {
@@ -342,7 +342,7 @@ fn locked<B: Footprint>() -> u64 {
     }
 }
 
-/// Bytes of the recorded steps: of every number of replies, without drafts and with.
+/// Bytes of the recorded steps: for every number of replies, without drafts and with.
 fn graphs<B: Footprint>(model: Layout) -> u64 {
     let steps = MAX_SEQUENCES + VERIFIED_MAX;
     (steps * model.blocks().count().div_ceil(2)) as u64 * B::GRAPH_LAYER_BYTES
@@ -354,7 +354,7 @@ fn server(host: &HostMemory) -> u64 {
 }
 
 /// Checks the plan before a device is opened, if the model lies in host memory: a machine whose GPU
-/// shares that does not fail when it runs out of it but freezes until it is switched off.
+/// shares the host's memory does not fail when it runs out but freezes until it is switched off.
 ///
 /// # Errors
 /// When the target's model lies there and does not fit, or the server does not.
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ledger_tells_how_many_agents_fit() {
+    fn the_ledger_states_how_many_agents_fit() {
         let plan = Plan::largest::<Backend>(model());
         let text = plan.agents_words().unwrap();
         let pages = (KV_PAGES / (1024 / PAGE)).min(SNAPSHOTS.wrapping_sub(1));

@@ -1,5 +1,5 @@
-//! The model of one target: its constants, its shapes, what is computed in terms of [`ops`], the
-//! devices that run those, and the weights.
+//! The model of one target: its constants and shapes, the computation in terms of [`ops`], the
+//! devices that run the operations, and the weights.
 
 pub mod backend;
 pub mod blocks;

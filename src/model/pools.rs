@@ -1,5 +1,5 @@
-//! Pools of KV pages of each group, and of recurrent states. The parts that all layers of a group
-//! have of a page, or all layers of a state, are a piece, which is saved and restored as one.
+//! Pools of KV pages of each group, and of recurrent states. A piece is a page or a state with its
+//! parts of all layers, which is saved and restored as a whole.
 //!
 //! Memory is split between the groups when the server starts. A windowed group has as many pages as
 //! sequences, a step's prompts and snapshots can need at once (`step::Window`), so that a step
@@ -25,8 +25,8 @@ pub fn state_bytes<B: Runs>(model: Layout) -> usize {
     of_blocks.sum::<usize>().next_multiple_of(PIECE_ALIGN)
 }
 
-/// Ranges of each layer's keys and values in a page of each group, and of each matrix and each
-/// convolution's tail in a state.
+/// Ranges of each layer's keys and values in a page of each group, and of each matrix state and
+/// each convolution's tail in a state.
 #[cfg(feature = "testing")]
 pub fn parts<B: Runs>(model: Layout) -> [Vec<std::ops::Range<usize>>; 3] {
     let ranges = |all: Vec<usize>| {
@@ -49,7 +49,7 @@ pub fn parts<B: Runs>(model: Layout) -> [Vec<std::ops::Range<usize>>; 3] {
     [page(PageGroup::Whole), page(PageGroup::Window), states]
 }
 
-/// The pieces of a model.
+/// The pools of a model's pages and states.
 pub struct Pools<P> {
     pages: [Pool<P>; PAGE_GROUPS],
     states: Pool<P>,
@@ -60,9 +60,9 @@ struct Pool<P> {
     count: usize,
     /// Bytes of a piece.
     bytes: usize,
-    /// None if a piece has no bytes.
+    /// Memory of all pieces; None if a piece has no bytes.
     memory: Option<P>,
-    /// Regions that were given to layers so far, in their order.
+    /// Regions that were given to layers so far, in the order of layers.
     regions: Vec<PoolRegion<P>>,
 }
 
@@ -85,7 +85,7 @@ impl<P: Clone> Pools<P> {
         })
     }
 
-    /// Bytes of the pieces that a tier saves.
+    /// Bytes of the pieces that a tier of the cache saves.
     pub fn bytes(&self) -> PieceBytes {
         let window = self.pages.get(PageGroup::Window as usize);
         let window = window.map_or(0, |pool| pool.bytes);
@@ -101,17 +101,17 @@ impl<P: Clone> Pools<P> {
         }
     }
 
-    /// The next layer's part of each page of a group.
+    /// Region of the next layer's part of each page of a group.
     pub fn page(&mut self, group: PageGroup, bytes: usize) -> PoolRegion<P> {
         self.pages[group as usize].give(bytes)
     }
 
-    /// The next layer's part of each state.
+    /// Region of the next layer's part of each state.
     pub fn state(&mut self, bytes: usize) -> PoolRegion<P> {
         self.states.give(bytes)
     }
 
-    /// Transfers in the form in which a device copies them.
+    /// Converts transfers to the copies that a device makes.
     pub fn copied(&self, transfers: &[Transfer]) -> Vec<Copied<'_, P>> {
         let copied = |transfer: &Transfer| {
             let (pool, piece) = match transfer.piece {
@@ -140,7 +140,7 @@ impl<P: Clone> Pool<P> {
         })
     }
 
-    /// The next layer's part of each piece.
+    /// Region of the next layer's part of each piece.
     fn give(&mut self, bytes: usize) -> PoolRegion<P> {
         let before: usize = self.regions.iter().map(|region| region.stride).sum();
         assert!(before + bytes <= self.bytes, "a layer that no plan has");

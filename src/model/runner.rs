@@ -21,26 +21,26 @@ use super::decoder::{self, HookPoint, Model, Scratch};
 use super::ledger::Plan;
 use super::pools::Pools;
 
-/// Elements that the host reads at once.
+/// Elements that the host reads at once, at most.
 const TAKEN: usize = LOGITS_ROWS_MAX * target::VOCAB;
 const _: () = assert!(TAKEN >= ROUTER_LOGITS && TAKEN >= target::HIDDEN);
 
-/// Model on a backend, with its caches and the storage of a step.
+/// Model on a backend, with its caches and the workspace of a step.
 pub struct Runner<B: Runs> {
     ops: B,
     model: Model<B>,
     pools: Pools<B::Pool>,
     scratch: Scratch<B>,
     batch: Batch,
-    /// Rows of predictions after the first one.
+    /// Rows of the predictions after the first one.
     draft_batch: Batch,
-    /// Drafts of each sequence that `drafted` waits for, and sequences.
+    /// Numbers of drafts of each sequence, and of sequences, that `drafted` waits for.
     pending: (usize, usize),
-    /// Whether `logits` are those of the last prediction, which has a tensor of its own.
+    /// Whether the logits of the last call are a prediction's, which has a tensor of its own.
     predicted: bool,
-    /// Ranking of the last step, if the backend ranks rows.
+    /// Ranking of the last step's rows, if the backend ranks rows.
     ranked: B::Host,
-    /// Logits of the row that was asked for last.
+    /// Logits of the row that was read last.
     logits: B::Host,
     others: B::Host,
     /// Whether `logits_of` has overwritten the logits of the last step.
@@ -49,7 +49,7 @@ pub struct Runner<B: Runs> {
 
 impl<B: Runs> Runner<B> {
     /// Loads the checkpoint's weights onto `ops`, and takes all memory of `plan`; the backend takes
-    /// none after that.
+    /// no more afterwards.
     ///
     /// # Errors
     /// `WeightsError` naming the file and tensor that cannot be used.
@@ -109,7 +109,7 @@ impl<B: Runs> Runner<B> {
         Ok(())
     }
 
-    /// Fills the batch with `rows` rows, `each` of a sequence but the last.
+    /// Fills the batch with `rows` rows, `each` rows of every sequence but the last.
     fn fill_short(&mut self, rows: usize, each: usize) -> Result<(), DeviceError> {
         let sequence = |index: usize| {
             let count = each.min(rows - index * each);
@@ -148,7 +148,7 @@ impl<B: Runs> Runner<B> {
         })
     }
 
-    /// Runs `operations`, by the record of one of `programs` if one takes the batch.
+    /// Runs `operations`, as recorded for one of `programs` if one of these takes the batch.
     fn run(
         &mut self,
         programs: &[Program],
@@ -165,7 +165,7 @@ impl<B: Runs> Runner<B> {
         self.displaced = false;
     }
 
-    /// Predicts once more after the last prediction, by the rows of `draft_batch`.
+    /// Predicts once more after the last prediction, for the rows of `draft_batch`.
     fn draft_on(&mut self) {
         let (model, s, batch) = (&mut self.model, &mut self.scratch, &self.draft_batch);
         self.ops.run(Program::DraftOn, batch, |ops| {
@@ -173,7 +173,7 @@ impl<B: Runs> Runner<B> {
         });
     }
 
-    /// Programs of the batch and of a prediction after it, if those and what follows are recorded.
+    /// Programs of the batch and of a prediction after it, if these and the next are recorded.
     fn recorded_with_drafts(&self) -> Option<[Program; 2]> {
         let (rows, sequences) = (self.batch.rows(), self.batch.spans().len());
         let programs = match self.batch.is_decode() {
@@ -196,7 +196,7 @@ impl<B: Runs> Runner<B> {
     /// `DeviceError` is fatal for the process.
     ///
     /// # Panics
-    /// Unless the target has such a layer and `next` has one token per row.
+    /// Unless the target has an MTP layer and `next` has one token per row.
     pub fn draft(&mut self, next: &[TokenId]) -> Result<(), DeviceError> {
         self.batch.replace_tokens(next)?;
         let programs = [Program::Draft, Program::DraftVerified];
@@ -206,18 +206,18 @@ impl<B: Runs> Runner<B> {
         self.finish_prediction()
     }
 
-    /// Layers, for tests that change their weights.
+    /// Layers of the model, for tests that change their weights.
     #[cfg(feature = "testing")]
     pub fn layers(&mut self) -> &mut [decoder::Layer<B>] {
         &mut self.model.layers
     }
 
-    /// Launches of a recorded decode step of so many rows, where the backend records steps.
+    /// Number of launches of a recorded decode step of so many rows, if the backend records steps.
     pub fn launches(&self, rows: usize) -> Option<usize> {
         self.ops.launches(Program::Decode, rows)
     }
 
-    /// Bytes that the matrices take on the device.
+    /// Bytes that all matrices take on the device.
     pub fn matrix_bytes(&self) -> u64 {
         self.ops.matrix_bytes()
     }
@@ -237,8 +237,8 @@ impl<B: Runs> Runner<B> {
         self.finish()
     }
 
-    /// `step_eagerly`; appends the logits of each layer's router to `routers`,
-    /// `[layers, rows, ROUTER_LOGITS]`. Waits for every layer, but runs the same operations.
+    /// `step_eagerly`; appends the logits of each layer's router to `routers`, `[layers, rows,
+    /// ROUTER_LOGITS]`. Waits after every layer, but runs the same operations.
     pub fn step_with_routers(
         &mut self,
         rows: &[SeqRows<'_>],
@@ -251,8 +251,8 @@ impl<B: Runs> Runner<B> {
         })
     }
 
-    /// `step_eagerly`, with a call of `look` after each part. Waits for every part that is taken
-    /// from, but runs the same operations.
+    /// `step_eagerly` that calls `look` after each hook point. Waits where activations are taken,
+    /// but runs the same operations.
     ///
     /// # Errors
     /// Errors of `step`, and the first error of `look`.
@@ -310,11 +310,11 @@ impl<B: Runs> Runner<B> {
     }
 }
 
-/// Access to the activations after a part of a step.
+/// Access to the activations of a step at a hook point.
 pub struct Taker<'a, B: Runs> {
     ops: &'a mut B,
     s: &'a Scratch<B>,
-    /// Rows of the step.
+    /// Number of rows of the step.
     rows: usize,
     host: &'a mut B::Host,
 }

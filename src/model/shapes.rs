@@ -1,23 +1,23 @@
-//! Shapes of the blocks of models, as types: the target has one unit struct for each block of
-//! its model, and operations, weights and memory are generic over it.
+//! Shapes of the blocks of models, as types: the target has one unit struct for each block of its
+//! model, and operations, weights and memory are generic over it.
 //!
 //! All numbers are constants of the build. Widths are elements of one row. Heads, columns and
-//! experts are those that one rank holds, of one rank all of the model's. What most blocks lack has
-//! a value that says so; targets state all.
+//! experts are those of one rank: with one rank all of the model's. Features that most blocks lack
+//! have a default; targets state all the same.
 
-/// Rows of a tensor instruction.
+/// Rows that a tensor instruction multiplies.
 const INSTRUCTION_ROWS: usize = 16;
 
-/// Grouped-query attention with rotary embedding.
+/// Shape of grouped-query attention with rotary embedding.
 pub trait Attention: Send + Sync + 'static {
-    /// Query heads.
+    /// Number of query heads.
     const HEADS: usize;
-    /// Key and value heads; each is asked by `GROUP` query heads.
+    /// Number of key and value heads; each serves `GROUP` query heads.
     const KV_HEADS: usize;
     /// Elements of a head.
     const HEAD_DIM: usize;
-    /// Elements of a value; where a head has more, keys are rotated elements and a latent of so
-    /// many after them, and the latents are the values.
+    /// Elements of a value. Where a head has more, a key is its rotated elements and, after them, a
+    /// latent of so many elements, and the latents are the values.
     const VALUE_DIM: usize;
     /// Leading elements of a head that RoPE rotates, in pairs `(i, i + ROTARY_DIM / 2)`.
     const ROTARY_DIM: usize;
@@ -33,47 +33,47 @@ pub trait Attention: Send + Sync + 'static {
     const ROWS_NORMED: bool = false;
     /// Whether values have an RMS norm of each head, without weights.
     const VALUES_NORMED: bool = false;
-    /// Positions that a query sees, its own the last; none: all up to its own.
+    /// Number of positions that a query sees, its own the last; none: all up to its own.
     const WINDOW: Option<usize> = None;
-    /// Group of pages that hold its keys and values.
+    /// Group of pages in which keys and values are cached.
     const PAGES: PageGroup = PageGroup::Whole;
-    /// Whether each query head has a sink: a score that its softmax counts beside those of
-    /// positions, and that no value belongs to.
+    /// Whether each query head has a sink: a further score in its softmax, to which no position and
+    /// no value belongs.
     const SINKS: bool = false;
-    /// Bytes of a position in the cache of one layer, in the format that the hardware keeps: keys,
-    /// and values where they are not latents of these.
+    /// Bytes of a position in the cache of one layer, in the format that the hardware stores: keys,
+    /// and values where they are not latents of the keys.
     const POSITION_BYTES: usize;
 
-    /// Query heads of a key head.
+    /// Number of query heads for each key head.
     const GROUP: usize = Self::HEADS / Self::KV_HEADS;
-    /// Query heads of a key head that kernels score together: of latents, which all heads ask, so
-    /// many as are rows of one instruction.
+    /// Number of a key head's query heads that kernels score together: with latents, which all
+    /// heads share, as many as an instruction has rows.
     const TOGETHER: usize = if Self::LATENT && Self::GROUP > INSTRUCTION_ROWS {
         INSTRUCTION_ROWS
     } else {
         Self::GROUP
     };
-    /// Elements between the queries of two heads of a row: a query, and its gate if there is one.
+    /// Elements between the queries of two heads of a row: a query, and its gate if `GATED`.
     const QUERY: usize = Self::HEAD_DIM * if Self::GATED { 2 } else { 1 };
-    /// Width of queries, gates included.
+    /// Width of the queries of all heads, gates included.
     const QUERIES: usize = Self::HEADS * Self::QUERY;
     /// Whether values are latents of keys.
     const LATENT: bool = Self::VALUE_DIM < Self::HEAD_DIM;
-    /// Width of keys.
+    /// Width of the keys of all heads.
     const KEYS: usize = Self::KV_HEADS * Self::HEAD_DIM;
-    /// Width of values beside keys; 0 where they are latents of these.
+    /// Width of values beside keys; 0 where values are latents of the keys.
     const VALUES: usize = if Self::LATENT { 0 } else { Self::KEYS };
-    /// Elements of a query, and of a key, that a norm is over, the last ones; 0 without a norm.
+    /// Last elements of a query, and of a key, that a norm is over; 0 without a norm.
     const NORMS: [usize; 2] = match (Self::NORMED, Self::LATENT) {
         (true, _) => [Self::HEAD_DIM; 2],
         (false, true) => [0, Self::VALUE_DIM],
         (false, false) => [0; 2],
     };
-    /// Width of the result.
+    /// Width of the results of all heads.
     const MIXED: usize = Self::HEADS * Self::VALUE_DIM;
-    /// Rotated pairs of a head.
+    /// Number of rotated pairs of a head.
     const PAIRS: usize = Self::ROTARY_DIM / 2;
-    /// Fails to compile where the numbers do not fit each other.
+    /// Fails to compile where the shape's numbers contradict each other.
     const CHECK: () = {
         assert!(Self::HEADS.is_multiple_of(Self::KV_HEADS));
         assert!(Self::ROTARY_DIM.is_multiple_of(2) && Self::ROTARY_DIM <= Self::HEAD_DIM);
@@ -92,16 +92,16 @@ pub trait Attention: Send + Sync + 'static {
     }
 }
 
-/// Pages that have a block table of their own in each sequence.
+/// Group of pages that has a block table of its own in each sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageGroup {
     /// Pages of every position.
     Whole,
-    /// Pages of a window of positions, where other layers of the model see all of them.
+    /// Pages of a window of positions, in a model with other layers that see all positions.
     Window,
 }
 
-/// Factor of queries after positions of the first training: `1 + BETA ln(1 + position /
+/// Factor of queries at positions beyond those of the first training: `1 + BETA ln(1 + position /
 /// ORIGINAL)`, the quotient rounded down.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Temperature {
@@ -117,42 +117,42 @@ impl Temperature {
     }
 }
 
-/// Angles of rotary embedding: `position * frequency(pair)`.
+/// Angles of rotary embedding: `position * frequency(pair)` radians.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rope {
-    /// Base of the frequencies.
+    /// Base of the frequencies: pair `i` has `theta ^ (-2 i / ROTARY_DIM)`.
     pub theta: f64,
     /// Change of frequencies for contexts beyond those that the model was first trained on.
     pub scaling: Option<Scaling>,
 }
 
-/// A change of frequencies.
+/// Change of the frequencies of rotary embedding.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scaling {
     Llama3(Llama3),
     Yarn(Yarn),
-    /// So many pairs, the first ones, keep theirs; the others do not rotate.
+    /// Number of leading pairs that keep their frequencies; the others do not rotate.
     First(usize),
 }
 
 /// The scaling YaRN (`rope_type` "yarn" of HF transformers; arXiv 2309.00071): a pair that rotates
-/// less than `slow` times in `original` positions is slowed by `factor`, one that rotates more
-/// than `fast` times is unchanged, and frequencies between are interpolated by pair.
+/// less than `slow` times in `original` positions is slowed by `factor`, one that rotates more than
+/// `fast` times is unchanged, and frequencies in between are interpolated by pair.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Yarn {
     pub factor: f64,
     pub fast: f64,
     pub slow: f64,
-    /// Positions of the first training.
+    /// Context length of the training before the scaling.
     pub original: f64,
-    /// Whether the bounds between unchanged and slowed pairs are whole pairs.
+    /// Whether the bounds between unchanged and slowed pairs are rounded to whole pairs.
     pub truncate: bool,
     /// Factor of queries and of keys; absent: `0.1 ln(factor) + 1`.
     pub growth: Option<f64>,
 }
 
-/// The scaling of Llama 3.1: low frequencies are divided by `factor`, high ones unchanged, those
-/// between interpolated (`rope_type` "llama3" of HF transformers).
+/// The scaling of Llama 3.1: low frequencies are divided by `factor`, high ones unchanged, others
+/// interpolated (`rope_type` "llama3" of HF transformers).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Llama3 {
     pub factor: f64,
@@ -160,13 +160,13 @@ pub struct Llama3 {
     pub low: f64,
     /// Wavelengths of less than `original / high` are high frequencies.
     pub high: f64,
-    /// Positions of the first training.
+    /// Context length of the training before the scaling.
     pub original: f64,
 }
 
 impl Rope {
-    /// Radians per position of a pair. Rounded to F32, as training code has it, an angle would be
-    /// off by more the further a position is.
+    /// Radians per position of a pair, in double precision: the error of an F32 would grow with the
+    /// position.
     pub fn frequency(&self, pair: usize, rotary_dim: usize) -> f64 {
         let frequency = libm::pow(self.theta, -2.0 * pair as f64 / rotary_dim as f64);
         match self.scaling {
@@ -177,7 +177,7 @@ impl Rope {
         }
     }
 
-    /// Factor of queries and of keys.
+    /// Factor of queries and of keys beside the rotation.
     pub fn growth(&self) -> f64 {
         match self.scaling {
             Some(Scaling::Yarn(scaling)) => {
@@ -188,7 +188,7 @@ impl Rope {
         }
     }
 
-    /// Cosine and sine of a pair's angle, times what queries and keys grow by.
+    /// Cosine and sine of a pair's angle, times the growth of queries and keys.
     pub fn rotation(&self, position: usize, pair: usize, rotary_dim: usize) -> (f32, f32) {
         let angle = position as f64 * self.frequency(pair, rotary_dim);
         let growth = self.growth();
@@ -198,10 +198,10 @@ impl Rope {
 }
 
 impl Yarn {
-    /// Part of a pair's frequency that is left.
+    /// Factor of a pair's frequency.
     fn share(&self, theta: f64, pair: usize, rotary_dim: usize) -> f64 {
         let pairs = rotary_dim as f64 / 2.0;
-        // The pair that rotates so many times.
+        // Index of the pair that rotates so many times in `original` positions.
         let of = |rotations: f64| {
             let wavelength = self.original / (rotations * 2.0 * std::f64::consts::PI);
             pairs * libm::log(wavelength) / libm::log(theta)
@@ -211,7 +211,7 @@ impl Yarn {
             true => (of(self.fast).floor(), of(self.slow).ceil()),
         };
         let (low, high) = (low.max(0.0), high.min(rotary_dim as f64 - 1.0));
-        // Width that the library takes where both are one.
+        // Width that HF transformers takes where both bounds are equal.
         let width = if high == low { 0.001 } else { high - low };
         let slowed = ((pair as f64 - low) / width).clamp(0.0, 1.0);
         slowed / self.factor + 1.0 - slowed
@@ -232,25 +232,25 @@ impl Llama3 {
     }
 }
 
-/// A causal convolution and a recurrent matrix state per value head: Gated DeltaNet, or Mamba-2,
-/// whose `C` are queries, whose `B` are keys and whose `x` are values here.
+/// Shape of a causal convolution and a recurrent matrix state per value head: Gated DeltaNet, or
+/// Mamba-2, whose `C` are called queries, `B` keys and `x` values here.
 pub trait Delta: Send + Sync + 'static {
     /// Whether the rule is that of Mamba-2.
     const MAMBA: bool = false;
-    /// Elements of the result that a norm is over: a head, or heads of one key.
+    /// Elements of the result that a norm is over: of one head, or of the heads of one key.
     const NORM: usize;
-    /// Heads of queries and keys.
+    /// Number of heads of queries and keys.
     const KEY_HEADS: usize;
-    /// Heads of values, each with a state `[KEY_DIM, VALUE_DIM]`.
+    /// Number of heads of values, each with a state `[KEY_DIM, VALUE_DIM]`.
     const VALUE_HEADS: usize;
     /// Elements of a query and of a key.
     const KEY_DIM: usize;
     /// Elements of a value.
     const VALUE_DIM: usize;
-    /// Taps of the convolution.
+    /// Number of taps of the convolution.
     const CONV: usize;
 
-    /// Value heads of a key head.
+    /// Number of value heads for each key head.
     const GROUP: usize = Self::VALUE_HEADS / Self::KEY_HEADS;
     /// Width of queries, and of keys.
     const KEYS: usize = Self::KEY_HEADS * Self::KEY_DIM;
@@ -258,7 +258,7 @@ pub trait Delta: Send + Sync + 'static {
     const VALUES: usize = Self::VALUE_HEADS * Self::VALUE_DIM;
     /// Width of queries, keys and values together, which the convolution mixes.
     const QKV: usize = 2 * Self::KEYS + Self::VALUES;
-    /// Weights of norms: of a head, one for all heads, or of all.
+    /// Number of weights of the result's norm: of a head, shared by all, or of all heads.
     const GAINS: usize = if Self::MAMBA {
         Self::VALUES
     } else {
@@ -266,7 +266,7 @@ pub trait Delta: Send + Sync + 'static {
     };
     /// Elements of a sequence's matrix state.
     const STATE: usize = Self::VALUE_HEADS * Self::KEY_DIM * Self::VALUE_DIM;
-    /// Fails to compile where the numbers do not fit each other.
+    /// Fails to compile where the shape's numbers contradict each other.
     const CHECK: () = {
         assert!(Self::VALUE_HEADS.is_multiple_of(Self::KEY_HEADS) && Self::CONV >= 2);
         assert!(Self::VALUES.is_multiple_of(Self::NORM));
@@ -289,7 +289,7 @@ pub enum Activation {
 }
 
 impl Activation {
-    /// Matrices that make its inputs: gate and up, or up alone.
+    /// Number of matrices that make the inputs of the activation: gate and up, or up alone.
     pub const fn inputs(self) -> usize {
         match self {
             Activation::Relu2 => 1,
@@ -298,73 +298,75 @@ impl Activation {
     }
 }
 
-/// Bound of gate and up that are clamped, and the factor in their sigmoid.
+/// Bound to which clamped activations limit gate and up.
 pub const CLAMP: f32 = 7.0;
+/// Factor of the gate in the sigmoid of clamped activations.
 pub const ALPHA: f32 = 1.702;
-/// `2 sqrt(2 / pi)`.
+/// Factor in the sigmoid form of GELU, `2 sqrt(2 / pi)`.
 pub const GELU_SLOPE: f32 = 1.595_769;
+/// Coefficient of the cube in GELU.
 pub const GELU_CUBIC: f32 = 0.044_715;
 
-/// Routed experts, and one that every row visits where `SHARED` is not 0.
+/// Shape of routed experts, and of one that every row visits where `SHARED` is not 0.
 pub trait Experts: Send + Sync + 'static {
-    /// Routed experts of a layer.
+    /// Number of routed experts of a layer.
     const COUNT: usize;
-    /// Routed experts that a row visits.
+    /// Number of routed experts that a row visits.
     const PER_TOKEN: usize;
     /// Inner width of a routed expert.
     const INTERMEDIATE: usize;
-    /// Width of the rows that experts read and make.
+    /// Width of the rows that experts read and write.
     const WIDTH: usize;
-    /// Whether these are latents, which projections make of hidden states and bring back; else they
-    /// are hidden states.
+    /// Whether experts read and write latents, to which hidden states are projected and from which
+    /// results are projected back; else hidden states.
     const LATENT: bool = false;
     /// Inner width of the shared expert, 0 if there is none.
     const SHARED: usize = 0;
-    /// Whether its weight is the sigmoid of a logit of its own; else it is 1.
+    /// Whether the shared expert's weight is the sigmoid of a logit of its own; else it is 1.
     const SHARED_GATED: bool = false;
-    /// Inner width of an expert beside these, an MLP of its own without a gate, which every row
-    /// visits with weight 1; 0 if there is none.
+    /// Inner width of an ungated MLP beside the routed experts, which every row visits with weight
+    /// 1; 0 if there is none.
     const BESIDE: usize = 0;
-    /// Whether scores are sigmoids, which a correction of each is added to in the choice alone;
-    /// else they are a softmax.
+    /// Whether experts' scores are sigmoids, to which corrections are added for the choice alone;
+    /// else the scores are a softmax.
     const SIGMOID: bool = false;
     /// Factor of the weights of routed experts.
     const WEIGHT_SCALE: f32 = 1.0;
-    /// Whether experts stored as NVFP4 multiply rows that are rounded to it.
+    /// Whether experts stored as NVFP4 multiply rows that are rounded to NVFP4.
     const ROWS_NVFP4: bool = false;
     /// Whether the weight of a chosen expert is multiplied by a number of that expert.
     const SCALED: bool = false;
     const ACTIVATION: Activation;
 
-    /// Matrices of an expert beside `down`: gate and up, or up alone.
+    /// Number of matrices of an expert beside `down`: gate and up, or up alone.
     const INPUTS: usize = Self::ACTIVATION.inputs();
-    /// Experts of a layer, the shared one last.
+    /// Number of experts of a layer, the shared one included.
     const ALL: usize = Self::COUNT + Self::HAS_SHARED;
-    /// Experts that a row is assigned to, the shared one last.
+    /// Number of experts that a row visits, the shared one included.
     const ASSIGNED: usize = Self::PER_TOKEN + Self::HAS_SHARED;
     /// 1 if there is a shared expert, else 0.
     const HAS_SHARED: usize = if Self::SHARED > 0 { 1 } else { 0 };
-    /// Width of the router's logits: of every expert whose weight they decide.
+    /// Width of the router's logits: one for every expert whose weight the router decides.
     const LOGITS: usize = match Self::SHARED_GATED {
         true => Self::ALL,
         false => Self::COUNT,
     };
 }
 
-/// A gated MLP: `down` of the activation of `gate x` and `up x`.
+/// Shape of a gated MLP: `down` of the activation of `gate x` and `up x`.
 pub trait Mlp: Send + Sync + 'static {
-    /// Inner width.
+    /// Inner width of the MLP.
     const INTERMEDIATE: usize;
     const ACTIVATION: Activation;
 }
 
-/// An MLP and experts beside each other.
+/// Shapes of an MLP and experts beside each other.
 pub trait Both: Send + Sync + 'static {
     type Mlp: Mlp;
     type Experts: Experts;
 }
 
-/// The largest of some numbers, 0 of none: of one for each shape of a kind.
+/// The largest of some numbers, such as one for each shape of a kind; 0 of none.
 pub const fn largest(all: &[usize]) -> usize {
     let (mut found, mut at) = (0, 0);
     while at < all.len() {

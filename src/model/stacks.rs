@@ -1,11 +1,11 @@
-//! Matrices that a device loads together, in the order in which a packed file has them.
+//! Matrices that a device loads together, in the order of a packed file.
 
 use std::collections::BTreeMap;
 
 use crate::target::{Role, Site};
 use crate::weights::{Layout, Weight};
 
-/// Matrices that make one.
+/// Matrices that are stacked to one when they are loaded.
 #[derive(Clone, Debug)]
 pub struct Stack {
     pub parts: Vec<Weight>,
@@ -13,7 +13,7 @@ pub struct Stack {
 }
 
 /// Every matrix of a model once, site by site: each alone, but for routers and for gate and up of
-/// an expert. `Block::load` asks for the same.
+/// an expert. `Block::load` loads the same stacks.
 pub fn stacks(layout: Layout) -> Vec<Stack> {
     let mut sites: BTreeMap<Site, BTreeMap<Role, Vec<Weight>>> = BTreeMap::new();
     for weight in layout.matrices() {

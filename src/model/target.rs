@@ -1,8 +1,8 @@
-//! The constants of the one target this binary is built for.
+//! The constants of the one target that this binary is built for.
 //!
 //! Everything that is fixed when the binary is built is imported from here and from nowhere else.
-//! The constants themselves are generated from `targets/` by the `manifest` crate; the types that
-//! they use are below.
+//! The constants themselves are generated from `targets/` by the `manifest` crate; their types are
+//! below.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -22,18 +22,18 @@ pub use table::{
     Row, Run, Site, Sites,
 };
 
-/// Storage of keys and values.
+/// Number format of cached keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KvFormat {
-    /// 4 bytes an element.
+    /// F32, 4 bytes an element.
     F32,
-    /// 2 bytes an element.
+    /// BF16, 2 bytes an element.
     Bf16,
-    /// A byte of E4M3 an element, and one of a power of two a position of a head.
+    /// E4M3, a byte an element, and a byte for the power of two of each position of a head.
     Fp8,
 }
 
-/// One file of the checkpoint revision this binary was built for.
+/// One file of the checkpoint revision that this binary was built for.
 #[derive(Clone, Copy, Debug)]
 pub struct CheckpointFile {
     /// File name inside the weights directory.
@@ -48,14 +48,14 @@ include!(concat!(env!("OUT_DIR"), "/target.rs"));
 
 macro_rules! block_shapes {
     ($($name:ident: $module:ident::$block:ident<$shape:ident> by $($ops:ident)::+,)+) => {
-        /// Shape of a block, which also identifies the kind of block.
+        /// Shape of a block, which also tells the kind of block.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Shape {
             $($shape,)+
         }
 
         impl Shape {
-            /// For people.
+            /// Name of the shape, for people.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Shape::$shape => stringify!($name),)+
@@ -78,7 +78,7 @@ pub fn blocks_at(site: Site) -> [Option<Shape>; 2] {
 
 const _: () = assert!(PAGE == step::PAGE, "engines and kernels cut prompts alike");
 
-/// Positions of the window whose layers have pages of their own; 0 without one.
+/// Positions of the window of layers that have pages of their own; 0 without such layers.
 const PAGE_WINDOW: usize = largest(&each_attention![A => match <A as Attention>::PAGES {
     PageGroup::Whole => 0,
     PageGroup::Window => <A as Attention>::WINDOW.expect("a window has positions"),
@@ -95,7 +95,7 @@ pub const WINDOW: Option<Window> = match PAGE_WINDOW {
     )),
 };
 
-/// Facts of this target that serving must know.
+/// Constants of this target that the server needs.
 pub static FACTS: Facts = Facts {
     hardware: HARDWARE,
     model: MODEL,

@@ -314,7 +314,7 @@ pub fn start(
         let _ = give.send(Checks::new(&of_text, Some(&chat), golden.as_deref())?);
         Ok(chat)
     };
-    // Nobody may wait for it any more.
+    // The send fails where nobody waits for the result any more.
     thread::spawn(move || drop(sender.send(load())));
     let (files, progress) = (files.clone(), progress.clone());
     let checks = move || {

@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_tells_bytes_rate_and_time_left() {
+    fn a_line_shows_bytes_rate_and_time_left() {
         let shown = line(
             "loading weights",
             10_000_000_000,

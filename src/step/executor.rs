@@ -11,28 +11,28 @@ use crate::{ONE_BY_ONE, PAGE};
 /// Index into the vocabulary.
 pub type TokenId = u32;
 
-/// Recurrent states that a sequence's rows of a step read and write. A state that is not written
-/// any more is a snapshot: any number of sequences may go on from it.
+/// Recurrent states that a sequence's rows of a step read and write. A state that no sequence
+/// writes any more is a snapshot: any number of sequences may go on from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct States {
-    /// Read before the first row, except at position 0, where the state is zero.
+    /// State that is read before the first row, except at position 0, where the state is zero.
     pub from: Slot,
-    /// Written after the last row.
+    /// State that is written after the last row.
     pub to: Slot,
-    /// Written too: a state in the middle of a prompt's rows.
+    /// State that is written in the middle of a prompt's rows, too.
     pub snapshot: Option<Snapshot>,
 }
 
 /// State after some of a sequence's rows of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Rows before it: whole cells of the prompt, of which the first begins with the first row.
+    /// Rows before the snapshot: whole cells of the prompt, which begin with the first row.
     pub rows: usize,
     pub slot: Slot,
 }
 
 impl States {
-    /// States of a sequence that reads and writes one.
+    /// States of a sequence that reads and writes the state of one slot.
     pub fn own(slot: Slot) -> States {
         States {
             from: slot,
@@ -41,8 +41,7 @@ impl States {
         }
     }
 
-    /// States that the rows write: the last one and the snapshot. States after drafts are not among
-    /// them.
+    /// States that the rows write: the last one and the snapshot, but not those after drafts.
     pub fn written(&self) -> impl Iterator<Item = Slot> + use<> {
         [Some(self.to), self.snapshot.map(|snapshot| snapshot.slot)]
             .into_iter()
@@ -53,9 +52,9 @@ impl States {
 /// Block table of a sequence in a page group. Leading pages that a window has left are not in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockTable<'a> {
-    /// Pages of the sequence before `pages`.
+    /// Number of pages of the sequence before `pages`.
     pub first: usize,
-    /// Page `i` holds positions `(first + i) * PAGE ..`.
+    /// Pages; page `i` holds positions `(first + i) * PAGE ..`.
     pub pages: &'a [PageId],
 }
 
@@ -68,12 +67,12 @@ impl<'a> BlockTable<'a> {
     /// Page of a position.
     ///
     /// # Panics
-    /// If the table does not have it.
+    /// If the table does not have the position.
     pub fn page(&self, position: usize) -> PageId {
         self.pages[position / PAGE - self.first]
     }
 
-    /// Pages of the sequence, with those that are not in the table any more.
+    /// Number of the sequence's pages, those that are not in the table any more included.
     pub fn end(&self) -> usize {
         self.first + self.pages.len()
     }
@@ -85,9 +84,9 @@ pub struct SeqRows<'a> {
     pub states: States,
     /// Position of the first row, counted from the start of the sequence.
     pub start: usize,
-    /// Token ids, at least one.
+    /// Ids of the rows' tokens, at least one.
     pub tokens: &'a [TokenId],
-    /// Block table of the group of all positions; has `start + tokens.len()` of them.
+    /// Block table of the group of all positions, for at least `start + tokens.len()` positions.
     pub pages: &'a [PageId],
     /// Block table of the windowed group, if the model has one; has the positions that the rows
     /// see. Rows of predictions need none.
@@ -102,8 +101,8 @@ pub struct SeqRows<'a> {
 }
 
 impl<'a> SeqRows<'a> {
-    /// Rows without drafts, whose state stays in `slot`: the last one's logits are wanted, and the
-    /// windowed group has the same block table as the other.
+    /// Rows without drafts, whose state stays in `slot`: the last row's logits are wanted, and the
+    /// windowed group has the same block table as the other group.
     pub fn of(slot: Slot, start: usize, tokens: &'a [TokenId], pages: &'a [PageId]) -> SeqRows<'a> {
         SeqRows {
             states: States::own(slot),
@@ -117,23 +116,23 @@ impl<'a> SeqRows<'a> {
     }
 }
 
-/// Drafts of a sequence in one step, at most. Up to [`ONE_BY_ONE`] rows have the bits of plain
-/// decoding, and the first row is that of the last known token.
+/// Largest number of drafts of a sequence in one step. Up to [`ONE_BY_ONE`] rows have the bits of
+/// plain decoding, and the first row is that of the last known token.
 pub const DEPTH_MAX: usize = ONE_BY_ONE - 1;
 
-/// Random numbers of a rule: one for the token after each row of a step, and one for each draft.
+/// Random numbers of a sampling rule: one for the token after each row, and one for each draft.
 pub const UNIFORMS: usize = ONE_BY_ONE + DEPTH_MAX;
 
-/// Sampling rule by which a device draws tokens before the host's sampler has chosen. It is near to
-/// the request's: a draft that differs from the sampler's choice is only rejected.
+/// Sampling rule by which a device draws tokens before the host's sampler has chosen. The rule is
+/// near the request's: a draft that differs from the sampler's choice is only rejected.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Draw {
-    /// 0: the most likely token.
+    /// Temperature; 0 takes the most likely token.
     pub temperature: f32,
-    /// Most likely tokens that are drawn from; 0: as many as the device ranks.
+    /// Number of most likely tokens that are drawn from; 0: as many as the device ranks.
     pub top_k: u32,
     pub top_p: f32,
-    /// Relative to the most likely token.
+    /// Least probability of a drawn token, relative to the most likely token's.
     pub min_p: f32,
     /// Position of the token after the step's first row.
     pub position: usize,
@@ -144,7 +143,7 @@ pub struct Draw {
 /// Predictions that follow a step without the host in between: the device draws their tokens.
 #[derive(Clone, Copy, Debug)]
 pub struct Drafting<'a> {
-    /// Drafts of each sequence, from 1 to `DEPTH_MAX`.
+    /// Number of drafts of each sequence, from 1 to `DEPTH_MAX`.
     pub depth: usize,
     /// Row of each sequence at the last position that a prediction may have; its token is not used.
     pub rows: &'a [SeqRows<'a>],
@@ -155,11 +154,11 @@ pub struct Drafting<'a> {
 /// Tokens that a device drew for a sequence in and after a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Drafted {
-    /// Drafts of the step that it accepts.
+    /// Number of the step's drafts that the device accepts.
     pub accepted: usize,
-    /// Token after those.
+    /// Token after the accepted drafts.
     pub token: TokenId,
-    /// Drafts after that token, as many as were asked for.
+    /// Drafts after `token`, as many as were asked for.
     pub drafts: [TokenId; DEPTH_MAX],
 }
 
@@ -176,8 +175,7 @@ pub struct Ranked<'a> {
 }
 
 impl<'a> Ranked<'a> {
-    /// Ranking in the layout that the model's `top_k` leaves it in: ids as floats, their logits,
-    /// and the sum.
+    /// Reads a ranking in the layout of the model's `top_k`: ids as floats, logits, and the sum.
     pub fn new(row: &'a [f32]) -> Ranked<'a> {
         let (&sum, ranked) = row.split_last().expect("a sum is there");
         let (ids, logits) = ranked.split_at(ranked.len() / 2);
@@ -191,7 +189,7 @@ impl<'a> Ranked<'a> {
     }
 }
 
-/// Failure of the device, after which the process cannot go on serving.
+/// Failure of the device, after which the process cannot serve any more.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
     /// Too little free memory.
@@ -203,12 +201,12 @@ pub enum DeviceError {
     /// A call failed.
     #[error("{0}")]
     Failed(String),
-    /// Weights that are read from the file during serving, and the file has changed.
+    /// Weights are read from their file during serving, and the file has changed.
     #[error("{0}")]
     Weights(String),
 }
 
-/// Longest times of a device's calls; a longer one means that the device is lost.
+/// Longest times that calls of a device may take; a longer call means that the device is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
     /// Limit of a call.
@@ -217,15 +215,15 @@ pub struct Patience {
     pub prompt: u32,
 }
 
-/// Model bound to a device. A row's results depend on its own sequence only, never on the other
-/// rows of the step.
+/// Model bound to a device. A row's results depend on the row's own sequence only, never on the
+/// other rows of the step.
 pub trait Executor {
-    /// Vocabulary size: floats per row of logits.
+    /// Vocabulary size: number of floats in a row of logits.
     const VOCAB: usize;
-    /// Limits of its calls; none if they may take any time.
+    /// Longest times of the executor's calls; none if they may take any time.
     const PATIENCE: Option<Patience> = None;
 
-    /// KV pages of its cache; none if it has no cache, so that any number will do.
+    /// Number of KV pages; none if the executor has no cache, so that any number will do.
     fn pages(&self) -> Option<usize> {
         None
     }
@@ -255,9 +253,9 @@ pub trait Executor {
     }
 
     /// Runs the prediction layer on every row of the last step, after which nothing more may be
-    /// asked of that step. `next` has the token after each row. `ranked` and `logits` are then
-    /// those of the token after `next`, for the rows of `wanted`: ascending, at most one of each
-    /// sequence and draft.
+    /// asked of that step. `next` has the token after each row. `ranked` and `logits` then belong
+    /// to the token after `next`, for the rows of `wanted`: ascending, at most one of each sequence
+    /// and draft.
     ///
     /// The layer has keys and values of its own in the same pages; later predictions at a position
     /// replace earlier ones.
@@ -269,7 +267,7 @@ pub trait Executor {
     }
 
     /// Runs the prediction layer once more after the wanted rows of the last prediction: `rows` has
-    /// a row for each, in their order, at the next position, of the token that was drafted.
+    /// a row for each, in the same order, at the next position, with the token that was drafted.
     ///
     /// # Errors
     /// `DeviceError` is fatal for the process.
@@ -279,7 +277,7 @@ pub trait Executor {
 
     /// Runs `step` over replies and their drafts, all logits wanted, and predictions after it,
     /// while the host samples: `Executor::drafted` waits for them. The device draws the tokens that
-    /// they continue. False, and nothing was run, if it cannot.
+    /// predictions continue. False, and nothing was run, if the device cannot do so.
     ///
     /// # Errors
     /// `DeviceError` is fatal for the process.
@@ -295,9 +293,9 @@ pub trait Executor {
         Err(DeviceError::Failed(NO_PREDICTION.to_owned()))
     }
 
-    /// Computes the logits of any rows of the last step, bit for bit those of a sequence that ends
-    /// there. `rows` counts the rows of the step from 0, in the order in which its sequences were
-    /// given: ascending, from 1 to `Facts::sequences` of them.
+    /// Computes the logits of any rows of the last step, with the bits that a sequence ending there
+    /// gets. `rows` counts the rows of the step from 0, in the order in which its sequences were
+    /// given: ascending, from 1 to `Facts::sequences` rows.
     ///
     /// `logits` is cleared and filled with `VOCAB` floats for each of `rows`.
     ///
@@ -305,7 +303,7 @@ pub trait Executor {
     /// `DeviceError` is fatal for the process.
     fn logits_of(&mut self, rows: &[usize], logits: &mut Vec<f32>) -> Result<(), DeviceError>;
 
-    /// Bytes of the pieces that can be saved to host memory; none if nothing can.
+    /// Bytes of the pieces that can be saved to host memory; none if no piece can be.
     fn piece_bytes(&self) -> Option<PieceBytes> {
         None
     }
@@ -318,46 +316,46 @@ pub trait Executor {
         Err(DeviceError::Absent(NO_TRANSFER.to_owned()))
     }
 
-    /// Bytes of that memory. Transfers under way must not touch the range.
+    /// Bytes of the host memory for transfers. Running transfers must not touch the range.
     ///
     /// # Panics
-    /// If the range is not in it.
+    /// If the range is not in the host memory.
     fn host_memory(&mut self, _range: Range<usize>) -> &mut [u8] {
         panic!("{NO_TRANSFER}")
     }
 
-    /// Starts checksums of ranges of that memory, and does not wait: they are sent together, and
+    /// Starts checksums of ranges of host memory, without waiting: all are sent together, and
     /// nothing may write the ranges until then.
     ///
     /// # Panics
-    /// If a range is not in the memory.
+    /// If a range is not in the host memory.
     fn sums(&mut self, ranges: Vec<Range<usize>>) -> Receiver<Vec<Sum>> {
         let sums = ranges.into_iter().map(|range| sum(self.host_memory(range)));
         at_once(sums.collect())
     }
 
-    /// Starts to write bytes to a range of that memory of their length, and does not wait: nothing
+    /// Starts to write bytes to a range of host memory of the same length, without waiting: nothing
     /// may use the range until `()` is sent, which takes no longer than a copy.
     ///
     /// # Panics
-    /// If the range is not in the memory.
+    /// If the range is not in the host memory.
     fn fill(&mut self, range: Range<usize>, bytes: Vec<u8>) -> Receiver<()> {
         self.host_memory(range).copy_from_slice(&bytes);
         at_once(())
     }
 
-    /// Starts to read a range of that memory, and does not wait: nothing may write the range until
+    /// Starts to read a range of host memory, without waiting: nothing may write the range until
     /// the bytes are sent.
     ///
     /// # Panics
-    /// If the range is not in the memory.
+    /// If the range is not in the host memory.
     fn copy_out(&mut self, range: Range<usize>) -> Receiver<Vec<u8>> {
         let bytes = self.host_memory(range).to_vec();
         at_once(bytes)
     }
 
-    /// Starts copies of pieces to host memory, as the steps so far leave them, and does not wait.
-    /// No step may write the pieces until the copies are done.
+    /// Starts copies of pieces to host memory, as the steps so far leave them, without waiting. No
+    /// step may write the pieces until the copies are done.
     ///
     /// # Errors
     /// `DeviceError` is fatal for the process.
@@ -365,8 +363,8 @@ pub trait Executor {
         Err(DeviceError::Failed(NO_TRANSFER.to_owned()))
     }
 
-    /// Starts copies of pieces from host memory, and does not wait. No step may use the pieces
-    /// until the copies are done, nor may steps that are still under way.
+    /// Starts copies of pieces from host memory, without waiting. No step may use the pieces until
+    /// the copies are done, nor may steps that are still running.
     ///
     /// # Errors
     /// `DeviceError` is fatal for the process.
@@ -374,7 +372,7 @@ pub trait Executor {
         Err(DeviceError::Failed(NO_TRANSFER.to_owned()))
     }
 
-    /// Transfers that are done since the start: they end in the order in which they were started.
+    /// Number of transfers that have ended: they end in the order in which they were started.
     ///
     /// # Errors
     /// `DeviceError` is fatal for the process.

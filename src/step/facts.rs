@@ -1,4 +1,4 @@
-//! Facts of a target that serving must know.
+//! Constants of a target that the server must know.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ pub enum ToolFormat {
     Harmony,
 }
 
-/// Facts of one target, which the model fills in from its constants and hands over at start.
+/// Constants of one target, which the model fills in and hands over at start.
 #[derive(Debug)]
 pub struct Facts {
     /// Parts of the target's name.
@@ -29,33 +29,33 @@ pub struct Facts {
     pub binary: &'static str,
     /// Model id that the API reports.
     pub model_id: &'static str,
-    /// Tokens of the vocabulary, padding among them.
+    /// Number of tokens of the vocabulary, padding among them.
     pub vocab: usize,
     /// Longest sequence, prompt and reply, in tokens.
     pub context: usize,
-    /// Sequences that a step may have.
+    /// Largest number of sequences of a step.
     pub sequences: usize,
-    /// Slots of recurrent states: of sequences, then of snapshots, then of drafts.
+    /// Number of slots of recurrent states: of sequences, then of snapshots, then of drafts.
     pub states: usize,
-    /// Snapshots for prompts to come: recurrent states, or the last pages of a model's window.
+    /// Number of snapshots for later prompts: recurrent states, or the last pages of a window.
     pub snapshots: usize,
     /// Pages of the windowed group, if the model has one.
     pub window: Option<Window>,
-    /// Draft tokens of all sequences that one step may verify.
+    /// Largest number of draft tokens, of all sequences, that one step verifies.
     pub drafts: usize,
-    /// Requests that may wait for a slot.
+    /// Largest number of requests that wait for a slot.
     pub queued: usize,
-    /// Prompt tokens that one step may prefill; a multiple of [`PAGE`].
+    /// Largest number of prompt tokens of a step; a multiple of [`PAGE`].
     pub prefill_tokens: usize,
-    /// KV pages of the whole server, at most: fewer where memory has no more.
+    /// Largest number of KV pages of the server: fewer where memory has no more.
     pub kv_pages: usize,
-    /// Time between two tokens of a reply within which prompt chunks are to keep a step.
+    /// Time between two tokens of a reply that a step with prompt chunks is to stay within.
     pub reply_gap: Duration,
-    /// Tokens that end a turn.
+    /// Tokens that end a turn of the conversation.
     pub stop_tokens: &'static [TokenId],
     /// Special tokens: those that the tokenizer has beside its merges.
     pub added_tokens: &'static [(TokenId, &'static str)],
-    /// None: the model calls no tools.
+    /// Syntax of tool calls; none if the model calls no tools.
     pub tool_format: Option<ToolFormat>,
     /// Whether the model reasons by default.
     pub thinking: bool,
@@ -73,8 +73,8 @@ pub struct Facts {
     pub embedded: &'static [(&'static str, &'static [u8])],
 }
 
-/// Agents with prompts of `tokens` tokens that can ask in turn and each find its prompt cached, in
-/// so many KV pages and snapshots. One snapshot is left to the agent that runs.
+/// Number of agents with prompts of `tokens` tokens that can ask in turn and each find the prompt
+/// cached, in so many KV pages and snapshots. One snapshot is left to the agent that runs.
 pub fn agents(pages: usize, snapshots: usize, tokens: usize) -> usize {
     let states = match snapshots {
         0 => usize::MAX,
@@ -84,10 +84,10 @@ pub fn agents(pages: usize, snapshots: usize, tokens: usize) -> usize {
 }
 
 impl Facts {
-    /// The facts, once they are checked: for a constant that is when it is compiled.
+    /// Checks the facts, those of a constant when it is compiled.
     ///
     /// # Panics
-    /// If an engine cannot run by them.
+    /// If an engine cannot run with these facts.
     pub const fn checked(self) -> Facts {
         assert!(self.prefill_tokens >= PAGE, "a prompt must make progress");
         assert!(

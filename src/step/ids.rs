@@ -1,7 +1,7 @@
-//! Indices of what a model stores of sequences.
+//! Indices of states and pages that a model stores for sequences.
 
-/// Index of a recurrent state, below `Facts::states`. Sequences own those below
-/// `Facts::sequences`; after them come snapshots of prompts, then those of drafts.
+/// Index of a recurrent state, below `Facts::states`. Sequences own the states below
+/// `Facts::sequences`; then come snapshots of prompts, then states of drafts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Slot(pub u32);
 

@@ -1,13 +1,13 @@
-//! Ranking of a row of logits: the largest ones, and the sum of all their exponentials.
+//! Ranking of a row of logits: the largest logits, and the sum of all logits' exponentials.
 
 use std::f32::consts::{LN_2, LOG2_E};
 
 use crate::executor::TokenId;
 
-/// Whether every logit of a row is finite. A row with another value is not sampled from.
+/// Whether every logit of a row is finite. No token is sampled from any other row.
 pub fn all_finite(logits: &[f32]) -> bool {
     const EXPONENT: u32 = 0x7F80_0000;
-    // No early exit, so that the compiler vectorises it: broken rows are the exception.
+    // Without an early exit the compiler vectorises the loop: broken rows are the exception.
     logits.iter().fold(true, |finite, logit| {
         finite & (logit.to_bits() & EXPONENT != EXPONENT)
     })
@@ -17,7 +17,7 @@ pub fn all_finite(logits: &[f32]) -> bool {
 pub fn maximum(logits: &[f32]) -> f32 {
     const LANES: usize = 16;
     let larger = |a: f32, b: f32| if b > a { b } else { a };
-    // Independent lanes, so that the compiler vectorises it: one chain waits for each comparison.
+    // Independent lanes let the compiler vectorise: a single chain would wait for each comparison.
     let (chunks, rest) = logits.as_chunks::<LANES>();
     let mut lanes = [f32::NEG_INFINITY; LANES];
     for chunk in chunks {
@@ -77,11 +77,11 @@ pub fn weight_of(logits: &[f32], max: f64) -> f64 {
 }
 
 /// `sum_i exp((logits[i] - max) / temperature)` over the logits from `least` on, none of which is
-/// above `max`; a function of the row alone, off by less than 1e-5 of itself. Terms are F32, of
+/// above `max`; a function of the row alone, with a relative error below 1e-5. Terms are F32, of
 /// which the compiler makes vectors.
 pub fn weight_at(logits: &[f32], max: f32, least: f32, temperature: f32) -> f64 {
     const LANES: usize = 16;
-    // Terms of a lane that are added in F32.
+    // Number of a lane's terms that are added in F32.
     const RUN: usize = 64;
     let scale = (LOG2_E / temperature).min(f32::MAX);
     let term = |logit: f32| match logit >= least {
@@ -101,16 +101,16 @@ pub fn weight_at(logits: &[f32], max: f32, least: f32, temperature: f32) -> f64 
     runs.sum()
 }
 
-/// `2^x` for `x <= 0`, within 1e-6 of itself; 0 where that is no normal number.
+/// `2^x` for `x <= 0`, with a relative error below 1e-6; 0 where the result is no normal number.
 fn power_of_two(x: f32) -> f32 {
-    // A number that is added to this loses its fraction; the sum's bits count in ones.
+    // Number to which others are added to lose their fraction; the sum's bits count in ones.
     const WHOLE: f32 = 12_582_912.0;
     const BIAS: u32 = 127;
     const LEAST: f32 = -126.0;
     let bounded = if x > LEAST { x } else { LEAST };
     let shifted = bounded + WHOLE;
     let part = bounded - (shifted - WHOLE);
-    // Taylor's series of 2^part, |part| <= 1/2: the next term is below 2e-7.
+    // Taylor series of 2^part, |part| <= 1/2: the next term is below 2e-7.
     let factors = [
         1.333_355_8e-3,
         9.618_129e-3,

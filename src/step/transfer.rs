@@ -4,47 +4,47 @@ use std::sync::mpsc::{self, Receiver};
 
 use crate::ids::{PageId, Slot};
 
-/// Part of the cache that is copied as one.
+/// Part of the cache that is copied as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Piece {
-    /// Keys and values of a page, in all layers of the group of all positions and in the prediction
-    /// layer.
+    /// Keys and values of a page of the group of all positions, in all its layers and in the
+    /// prediction layer.
     Page(PageId),
-    /// Recurrent state, in all layers that have one.
+    /// Recurrent state, in all recurrent layers.
     State(Slot),
-    /// Keys and values of a page of the windowed group, in all its layers.
+    /// Keys and values of a page of the windowed group, in all layers of the group.
     Window(PageId),
 }
 
-/// Copy between a piece and host memory, where it begins at `at` bytes.
+/// Copy between a piece and host memory, where the copy begins at `at` bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transfer {
     pub piece: Piece,
     pub at: usize,
 }
 
-/// Bytes of pieces, multiples of [`PIECE_ALIGN`].
+/// Bytes of each kind of piece, multiples of [`PIECE_ALIGN`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PieceBytes {
     pub page: usize,
-    /// Snapshot: a recurrent state, or all pages of the windowed group that a snapshot has. 0 if
-    /// the model has neither.
+    /// Bytes of a snapshot: a recurrent state, or all pages of the windowed group that a snapshot
+    /// has. 0 if the model has neither.
     pub state: usize,
-    /// Page of the windowed group; 0 if the model has none.
+    /// Bytes of a page of the windowed group; 0 if the model has no such group.
     pub window: usize,
 }
 
 /// Alignment of pieces in host memory, bytes: that of a direct read of a disk.
 pub const PIECE_ALIGN: usize = 4096;
 
-/// CRC-32 of a piece: finds every change within 32 consecutive bits, and misses one in four billion
-/// of all others.
+/// CRC-32 of a piece: detects every change within 32 consecutive bits, and misses one in four
+/// billion of all others.
 pub type Sum = u32;
 
-/// Receiver of a result that is there already, for devices that compute it at once.
+/// Receiver of a result that exists already, for devices that compute results at once.
 pub fn at_once<T>(it: T) -> Receiver<T> {
     let (give, come) = mpsc::channel();
-    // It cannot fail: the receiver is alive.
+    // The send cannot fail: the receiver is alive.
     let _ = give.send(it);
     come
 }
@@ -55,7 +55,7 @@ pub fn sum(bytes: &[u8]) -> Sum {
 }
 
 impl PieceBytes {
-    /// Bytes of a piece.
+    /// Bytes of a piece of this kind.
     pub fn of(&self, piece: Piece) -> usize {
         match piece {
             Piece::Page(_) => self.page,

@@ -4,16 +4,16 @@
 use crate::PAGE;
 use crate::executor::DEPTH_MAX;
 
-/// Positions that kernels read together, from multiples of this on: a page is freed only with all
-/// others of its split.
+/// Positions that kernels read together, from multiples of `SPLIT` on: a page is freed only with
+/// all others of its split.
 pub const SPLIT: usize = 256;
 
-/// Window of a model, and the pages of the group of layers that have it.
+/// Window of a model, and the number of pages of the group of layers with that window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// Positions that a row sees, up to its own.
+    /// Number of positions that a row sees, its own included.
     pub positions: usize,
-    /// Pages of the group: enough for all that runs at once, so that a step never waits for one.
+    /// Pages of the group: enough for all sequences at once, so that a step never waits for one.
     pub pages: usize,
 }
 
@@ -30,7 +30,7 @@ impl Window {
             positions,
             pages: 0,
         };
-        // An engine has a slot more than a step has sequences.
+        // An engine has one slot more than a step has sequences.
         let sequences = (sequences + 1) * window.sequence_pages();
         Window {
             positions,
@@ -43,12 +43,12 @@ impl Window {
         (position + 1).saturating_sub(self.positions) / SPLIT * (SPLIT / PAGE)
     }
 
-    /// Pages of a snapshot, at most: those that rows after a page boundary read before it.
+    /// Largest number of pages of a snapshot: those that rows after a page boundary read before it.
     pub const fn snapshot_pages(&self) -> usize {
         (self.positions + SPLIT - 2) / PAGE
     }
 
-    /// Pages of a replying sequence, at most: those that its next row reads, and those of drafts.
+    /// Most pages of a replying sequence: those that its next row reads, and those of drafts.
     pub const fn sequence_pages(&self) -> usize {
         (self.positions + SPLIT - 2 + DEPTH_MAX + PAGE) / PAGE
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use engine::adaptive::Parts;
+use engine::adaptive::Sections;
 use engine::thinking::ThinkingBudget;
 use step::executor::TokenId;
 use step::{Facts, ToolFormat};
@@ -259,12 +259,12 @@ impl ChatModel {
 
     /// Marks by which adaptive sampling tells reasoning and calls from text, which a grammar may
     /// have `constrained`.
-    pub fn parts(&self, constrained: bool) -> Parts {
+    pub fn parts(&self, constrained: bool) -> Sections {
         let marks = |open: &str, close: &str| {
             let [open, close] = [open, close].map(|mark| self.tokenizer.id_of(mark));
             Some([open?, close?])
         };
-        Parts {
+        Sections {
             reasoning: self.think.and_then(|(open, close)| marks(open, close)),
             calls: marks(CALL_MARKS[0], CALL_MARKS[1]),
             constrained,

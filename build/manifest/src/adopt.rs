@@ -40,7 +40,7 @@ const CPU: &str = "cpu";
 /// A file that was published with a checkpoint.
 #[derive(Clone, Copy, Debug)]
 pub struct Source<'a> {
-    /// Path that problems name.
+    /// Path as error messages name it.
     pub path: &'a str,
     /// The file's content; the header alone is enough of a `.safetensors` file.
     pub content: &'a [u8],
@@ -85,14 +85,14 @@ pub struct Adopted {
     pub open: Vec<Open>,
 }
 
-/// A fact that somebody has to decide, or a file that was not written.
+/// A fact that a person has to decide, or a file that was not written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Open {
     /// Path from the repository root.
     pub file: String,
     /// Dotted key and its value so far, or empty where the whole file is meant.
     pub key: String,
-    /// Meaning of the fact, or why there is no file.
+    /// Meaning of the fact, or the reason why there is no file.
     pub note: String,
 }
 
@@ -128,7 +128,7 @@ pub fn adopt(root: &Path, published: &Published) -> Result<Adopted, Vec<Manifest
     }
 }
 
-/// The value of `result`; none if it is a problem, which is added to `problems`.
+/// The value of `result`; none if it is an error, which is added to `problems`.
 fn noted<T>(result: Result<T, ManifestError>, problems: &mut Vec<ManifestError>) -> Option<T> {
     result.map_err(|problem| problems.push(problem)).ok()
 }

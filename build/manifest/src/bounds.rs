@@ -10,14 +10,14 @@ use crate::target::Target;
 /// A key of a table of the manifest, its value, and whether the kernel takes it.
 type Fact = (&'static str, u64, bool);
 
-/// Shapes that a bound is about, and the fact that it takes from each.
+/// Shapes that a bound is about, and the function that takes the bounded fact from each.
 #[derive(Clone, Copy)]
 enum Of {
     /// Each shape of attention.
     Attention(fn(&Attends) -> Fact),
     /// A recurrent mixer; the flag: it is Mamba-2.
     Gdn(fn(&Gdn, bool) -> Fact),
-    /// Experts, and the width of the rows that routed ones read and make.
+    /// Experts, and the width of the rows that routed experts read and write.
     Experts(fn(&Moe, u64) -> Fact),
     Model(fn(&Model) -> Option<Fact>),
 }
@@ -50,7 +50,7 @@ macro_rules! bounds {
     };
 }
 
-/// The fact is a multiple of a number.
+/// Fact of `key` and whether its value is a multiple of a number.
 fn multiple(key: &'static str, value: u64, of: u64) -> Fact {
     (key, value, value.is_multiple_of(of))
 }
@@ -59,7 +59,7 @@ fn at_most(key: &'static str, value: u64, most: u64) -> Fact {
     (key, value, value <= most)
 }
 
-/// Most parts that a sum over K is split into.
+/// Largest number of parts into which a sum over K is split.
 const SEGMENTS_MAX: u64 = 8;
 
 /// Parts of a sum over `k` columns, as `tile/panels.cuh` cuts it.
@@ -77,7 +77,7 @@ fn shared(moe: &Moe) -> u64 {
     u64::from(moe.shared() > 0 && moe.scale.is_none())
 }
 
-/// Width of the rows that routed experts read and make, after the key that states it.
+/// Width of the rows that routed experts read and write, and the key that states it.
 fn experts_width(model: &Model) -> Option<(&'static str, u64)> {
     let latent = model.moe.as_ref()?.latent;
     let latent = latent.map(|width| ("moe.latent", width));
@@ -250,7 +250,7 @@ const BOUNDS: &[Bound] = bounds! {
         "must be at least 64: so many tokens are ranked";
 };
 
-/// Columns of a format that a matrix has a multiple of: block scales are copied in pairs.
+/// Columns of which a matrix in a format has a multiple: block scales are copied in pairs.
 const fn columns_of(format: Format) -> u64 {
     let coding = format.coding();
     let copied = match coding.factors() {
@@ -301,8 +301,8 @@ impl Of {
 }
 
 impl Target {
-    /// The first op whose kernel does not take the model, with the shape if it is about one, and
-    /// the rule that breaks.
+    /// The first op whose kernel does not take the model, with its shape if any, and the broken
+    /// rule.
     pub(crate) fn unfit(&self) -> Option<(String, &'static str)> {
         let kernels = BOUNDS
             .iter()

@@ -1,4 +1,4 @@
-//! Rules on the numbers of manifests: a broken one names the file, the key, the value and the rule.
+//! Rules on numbers of manifests: an error names the file, the key, the value and the rule.
 
 pub(crate) mod largest;
 mod leaf;
@@ -14,7 +14,7 @@ use crate::error::ManifestError;
 use crate::schema::hardware::{Backend, Hardware};
 use crate::target::Target;
 
-/// SMs of a cluster, the smallest part that a driver separates, from compute capability 9.0 on.
+/// SMs of a cluster, the smallest part that a driver can separate, from compute capability 9.0 on.
 const SMS_PARTED: u32 = 8;
 
 /// Result of one rule.

@@ -1,4 +1,4 @@
-//! A model's facts against the configuration files that lie beside its manifest.
+//! Comparison of a model's facts with the configuration files beside its manifest.
 
 use std::borrow::Cow;
 
@@ -38,7 +38,7 @@ pub(crate) fn family_fact(right: &[Value], pointer: &'static str) -> Fact {
 }
 
 impl Fact {
-    /// The fact, looked for `elsewhere` as well: in the places of older configurations.
+    /// The fact, with `elsewhere` as further pointers: those of older configurations.
     fn or(self, elsewhere: &'static [&'static str]) -> Fact {
         Fact { elsewhere, ..self }
     }
@@ -120,7 +120,7 @@ fn at(
     }
 }
 
-/// Pointers to the kind of a RoPE scaling, in both forms of configurations and by both names.
+/// Pointers to the kind of a RoPE scaling, in both forms of configurations and under both names.
 pub(crate) const KIND: &[&str] = &[
     "/rope_parameters/rope_type",
     "/rope_parameters/type",
@@ -174,7 +174,7 @@ impl Stated<'_> {
         of_table(self.target.traits(), table).filter_map(|number| self.number(number))
     }
 
-    /// A number as configurations state it; none if it follows from others there.
+    /// A number as configurations state it; none if configurations imply it by other numbers.
     fn number(&self, number: &Number) -> Option<Fact> {
         let (traits, model) = (self.target.traits(), &self.target.model);
         let (value, table) = (self.value(number.key), number.table());

@@ -1,4 +1,4 @@
-//! Numbers that follow from the facts.
+//! Numbers computed from a target's manifests: widths, bytes and counts.
 
 use std::ops::RangeInclusive;
 
@@ -20,7 +20,7 @@ fn nearest_bf16(number: f64) -> f64 {
 }
 
 impl Target {
-    /// Multiples of hidden and of inner widths in memory.
+    /// Numbers to whose multiples hidden and inner widths are padded in memory.
     pub(crate) fn pads(&self) -> [u64; 2] {
         let numbers = &self.leaf.numbers;
         [numbers.pad, numbers.pad_inner.unwrap_or(numbers.pad)]
@@ -69,12 +69,12 @@ impl Target {
         self.model.mixers()
     }
 
-    /// Layers with the given mixer.
+    /// Number of layers with the given mixer.
     pub(crate) fn layers_of(&self, mixer: Mixer) -> u64 {
         self.mixers().iter().filter(|&&each| each == mixer).count() as u64
     }
 
-    /// Layers with a recurrent mixer.
+    /// Number of layers with a recurrent mixer.
     pub(crate) fn recurrent_layers(&self) -> u64 {
         let mixers = self.mixers().into_iter();
         mixers.filter(|each| each.recurs()).count() as u64
@@ -140,7 +140,7 @@ impl Target {
         attention.kv_heads * (of_head(attention.head_dim) + values)
     }
 
-    /// KV pages of the whole server.
+    /// Number of KV pages of the whole server.
     pub fn kv_pages(&self) -> u64 {
         self.leaf.limits.kv_tokens / self.leaf.limits.page
     }
@@ -151,23 +151,23 @@ impl Target {
         pages * self.kv_bytes_per_token_of_all() + self.window_bytes()
     }
 
-    /// Whether a prompt can resume only from a snapshot beside its pages: of a recurrent state, or
-    /// of the last pages of a window.
+    /// Whether a prompt can resume only from a snapshot beside its pages: from a recurrent state,
+    /// or from the last pages of a window.
     pub(crate) fn keeps_snapshots(&self) -> bool {
         self.recurrent_layers() > 0 || self.page_window().is_some()
     }
 
-    /// Recurrent states kept as snapshots, beside those of sequences.
+    /// Number of recurrent states for snapshots, beside those of sequences.
     pub fn snapshots(&self) -> u64 {
         self.leaf.limits.snapshots.unwrap_or(0)
     }
 
-    /// Draft tokens that one step may verify.
+    /// Largest number of draft tokens that one step verifies.
     pub fn drafts(&self) -> u64 {
         self.leaf.limits.drafts.unwrap_or(0)
     }
 
-    /// Recurrent states: one for each sequence, snapshot and draft.
+    /// Number of recurrent states: one for each sequence, snapshot and draft.
     pub fn states(&self) -> u64 {
         let drafts = match self.keeps_snapshots() {
             true => self.drafts(),
@@ -189,7 +189,7 @@ impl Target {
         self.sum(|row| u64::from(Part::of(row) == part) * self.bytes_stored(row))
     }
 
-    /// Tensors of the checkpoint that the server does not read, a vision tower's, and their bytes.
+    /// Number and bytes of tensors that the server does not read, those of a vision tower.
     fn unused(&self) -> [u64; 2] {
         let vision = self.model.vision.as_ref();
         vision.map_or([0; 2], |vision| [vision.tensors, vision.bytes])
@@ -212,7 +212,7 @@ impl Target {
         stated.unwrap_or_else(|| *self.checkpoint_bytes_range().start())
     }
 
-    /// Tensors of the checkpoint, a vision tower's included.
+    /// Number of the checkpoint's tensors, a vision tower's included.
     pub fn checkpoint_tensors(&self) -> u64 {
         let [unused, _] = self.unused();
         self.sum(|row| count(row) * self.pieces(row).len() as u64) + unused
@@ -256,12 +256,12 @@ impl Target {
         [sum(|_| 1), sum(piece_bytes)]
     }
 
-    /// Parameters of a part of the model.
+    /// Number of parameters of a part of the model.
     pub fn part_parameters(&self, part: Part) -> u64 {
         self.sum(|row| u64::from(Part::of(row) == part) * elements(row))
     }
 
-    /// Parameters that one decoded token reads, without multi-token prediction.
+    /// Number of parameters that one decoded token reads, without multi-token prediction.
     pub fn active_parameters(&self) -> u64 {
         self.sum(|row| self.read_of(row, elements(row)))
     }
@@ -296,7 +296,7 @@ impl Target {
         (row.sites.iter().count() * row.copies * bytes) as u64
     }
 
-    /// Layers of multi-token prediction that the checkpoint has.
+    /// Number of layers of multi-token prediction in the checkpoint.
     pub(crate) fn mtp_layers(&self) -> u64 {
         let checkpoint = self.checkpoint();
         match checkpoint.is_some_and(|checkpoint| checkpoint.without_mtp) {

@@ -16,7 +16,7 @@ pub struct ManifestError {
 }
 
 impl ManifestError {
-    /// A whole file is wrong: missing, unreadable, or not what it should contain.
+    /// Error about a whole file: missing, unreadable, or with unexpected content.
     pub(crate) fn file(file: impl Into<String>, rule: impl Into<String>) -> Self {
         ManifestError {
             file: file.into(),
@@ -31,7 +31,7 @@ impl ManifestError {
         move |error| ManifestError::file(file, format!("cannot be read: {error}"))
     }
 
-    /// One key holds a value that breaks `rule`.
+    /// Error about one key, whose value breaks `rule`.
     pub(crate) fn key(file: &str, key: &str, value: impl fmt::Display, rule: &str) -> Self {
         ManifestError {
             file: file.into(),

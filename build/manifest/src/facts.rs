@@ -1,12 +1,12 @@
 //! Facts of a checkpoint's configuration, and their comparison: the build compares the
-//! configuration beside a manifest; the server, which is compiled with this file too, the one
-//! beside the weights.
+//! configuration beside a manifest; the server, which is compiled with this file too, the
+//! configuration beside the weights.
 
 use std::borrow::Cow;
 
 use serde_json::Value;
 
-/// Key of facts that follow from the family and have no key of their own.
+/// Key of facts that follow from the family and that manifests have no key for.
 pub const FAMILY: &str = "family";
 
 /// Values that a configuration may state in one place.
@@ -64,11 +64,11 @@ pub fn is_vision(name: &str) -> bool {
     VISION.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// Where a multimodal configuration describes its text model.
+/// Key under which a multimodal configuration describes its text model.
 pub const TEXT: &str = "text_config";
 
 /// The first of `facts` that `config` contradicts, as a whole or in its description of the text
-/// model. What is null counts as not stated.
+/// model. A null counts as not stated.
 pub fn contradiction(config: &Value, facts: &[Fact]) -> Option<Contradiction> {
     facts.iter().find_map(|fact| contradicted(config, fact))
 }
@@ -130,8 +130,8 @@ const MATHS: [&str; 10] = [
 /// weights are stored.
 const DESCRIPTION: &str = "_config";
 
-/// Keys that by their names change a model's maths and that no fact is about, as `POINTER = VALUE`:
-/// what they change is unknown, so nothing compares them.
+/// Keys whose names suggest that they change a model's maths, and that no fact is about, as
+/// `POINTER = VALUE`: their effect is unknown, so nothing compares them.
 pub fn unknown_maths(config: &Value, facts: &[Fact]) -> Vec<String> {
     let mut found = Vec::new();
     unknown_in(config, "", facts, &mut found);

@@ -1,4 +1,4 @@
-//! Checkpoint files in this repository: their digests, and the `files` lines that state these.
+//! Checkpoint files in this repository: their digests, and the `files` lines of manifests.
 
 use std::fmt::Write;
 use std::fs::DirEntry;
@@ -159,8 +159,8 @@ impl Tally {
         Ok(())
     }
 
-    /// Compares with the figures that the checkpoint states, or with derived ones; files that a
-    /// target derives say nothing of its source.
+    /// Compares the tally with the figures that the checkpoint states, or with derived ones; files
+    /// that a target derives say nothing of its source.
     fn compare(&self, target: &Target, checkpoint: &Checkpoint) -> Result<(), ManifestError> {
         let only = |stated| stated..=stated;
         let follows = |range| match target.leaf.derive {

@@ -149,7 +149,7 @@ fn patterns(rules: &[FormatRule]) -> impl Iterator<Item = (Decision, &str)> {
     })
 }
 
-/// The sites of a row, cut to `some`.
+/// The sites of a row that are in `some`.
 fn these(sites: &Sites, some: &[Site]) -> Sites {
     let layers = some.iter().filter_map(|site| match site {
         Site::Layer(layer) => Some(*layer),

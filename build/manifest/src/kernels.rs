@@ -1,4 +1,4 @@
-//! Ops of `ffi/ops.toml` for a target: the kernels chosen for them, and the shapes they are for.
+//! Ops of `ffi/ops.toml` for a target: their kernels, and the shapes that these are compiled for.
 //!
 //! A kernel computes and asserts its use of registers and shared memory itself, in `cuda/`;
 //! `bounds` has the facts of models that it accepts.
@@ -110,9 +110,9 @@ static OPS: LazyLock<BTreeMap<String, Entry>> = LazyLock::new(|| {
     rows.expect("a table that the tests of this crate read")
 });
 
-/// Kernel for many rows, whose blocks are warpgroups: it lays out rows as their operands.
+/// Kernel for many rows, laid out as operands of the warpgroups that its blocks are.
 const WARPGROUPS: &str = "warpgroups_f16";
-/// Op whose blocks hold a row in registers, and elements of the row in one thread.
+/// Op whose blocks hold a row in registers, and the elements of the row that one thread holds.
 const ROW_OP: (&str, u64) = ("rms_norm", 32);
 /// Kernel of rows that are rounded to NVFP4.
 pub(crate) const FP4_KERNEL: &str = "block_scaled_fp4";
@@ -124,22 +124,22 @@ const WARP: u64 = 32;
 /// Shared memory of a block from which on kernels have large weight rings, bytes.
 const LARGE_BLOCK: u64 = 128 * 1024;
 
-/// Logits of a panel: rows of the head.
+/// Number of logits of a panel: rows of the head.
 pub(crate) const PANEL_ROWS: u64 = 16;
 /// Largest logits of a row that are ranked: as many as a request may ask for by `top_k` or
 /// `top_logprobs` in practice, so that whole rows of logits are rarely copied to the host.
 pub(crate) const TOP_K: u64 = 64;
 
-/// Chunks of a row of logits: one for each block of the head, which has an SM to itself.
+/// Number of chunks of a row of logits: one for each block of the head, which has an SM to itself.
 pub const fn top_k_chunks(model: &Model, sms: u64) -> u64 {
     let panels = model.vocab.div_ceil(PANEL_ROWS);
     if panels < sms { panels } else { sms }
 }
 
-/// Most logits of a part, which one warp ranks: eight a lane.
+/// Largest number of logits of a part, which one warp ranks: eight a lane.
 const PART_LOGITS: u64 = 8 * WARP;
 
-/// Parts of a chunk: all chunks together have at least twice `TOP_K`.
+/// Number of parts of a chunk: all chunks together have at least twice `TOP_K`.
 pub const fn top_k_parts(model: &Model, sms: u64) -> u64 {
     let chunks = top_k_chunks(model, sms);
     let chunk = model.vocab.div_ceil(PANEL_ROWS).div_ceil(chunks) * PANEL_ROWS;
@@ -147,7 +147,7 @@ pub const fn top_k_parts(model: &Model, sms: u64) -> u64 {
     if of_chunk > of_row { of_chunk } else { of_row }
 }
 
-/// Most rows that `moe` takes in one launch.
+/// Largest number of rows that `moe` takes in one launch.
 pub(crate) const MOE_ROWS: u64 = 128;
 
 /// Name of the kind of block whose shapes an op is for.
@@ -162,7 +162,7 @@ pub(crate) fn kernels_of(op: &str) -> Option<&'static [String]> {
     OPS.get(op).map(|entry| entry.kernels.as_slice())
 }
 
-/// The first kernel of every op, which a hardware has that names none.
+/// The first kernel of every op, which a hardware without a choice of its own has.
 pub(crate) fn usual_kernels() -> impl Iterator<Item = (String, Op)> {
     OPS.iter().map(|(op, entry)| {
         let usual = Op {

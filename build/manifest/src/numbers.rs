@@ -1,5 +1,5 @@
 //! Numbers of a model, each declared here: its key, its pointers in configurations, its range and
-//! the families that have it. Rules, comparison with `config.json` and adoption all read this.
+//! its families. Rules, comparison with `config.json` and adoption all read these declarations.
 
 use std::ops::RangeInclusive;
 
@@ -32,7 +32,7 @@ const fn maybe(holds: bool) -> Has {
     }
 }
 
-/// Traits that decide which numbers a model has: its family, and the feed-forwards of its layers.
+/// Traits that decide which numbers a model has: its family's, and those of its feed-forwards.
 pub(crate) struct Form {
     pub traits: &'static Traits,
     pub parts: Vec<Part>,
@@ -72,10 +72,10 @@ impl Form {
     }
 }
 
-/// Models that have a number or a table.
+/// Function that tells whether models of a form have a number or a table.
 pub(crate) type Of = fn(&Form) -> Has;
 
-/// Values of a number.
+/// Range of the values of a number.
 #[derive(Clone, Debug)]
 pub(crate) enum Range {
     Whole(RangeInclusive<u64>),
@@ -190,12 +190,13 @@ macro_rules! places {
 }
 pub(crate) use places;
 
-/// Ranges of factors: above 0, and at least 1.
+/// Range of factors above 0.
+/// Range of factors that are at least 1.
 const FACTOR: Range = Above(0.0, SCALING);
 const GROWTH: Range = Within(1.0, SCALING);
 /// Key of RoPE's base.
 pub(crate) const ROPE_THETA: &str = "attention.rope_theta";
-/// Pointer to the rotated elements of a head, where configurations state them, not their share.
+/// Pointer to the number of rotated elements of a head, where configurations state no share.
 pub(crate) const TURNED_ELEMENTS: &str = "/rotary_dim";
 /// Key of the rotated elements of a head; most configurations state their share.
 pub(crate) const ROTARY_DIM: &str = "attention.rotary_dim";

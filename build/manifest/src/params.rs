@@ -46,7 +46,7 @@ const WORDS: [[&str; 2]; 31] = [
     ["/first_k_dense_replace", "/moe/first_k_dense_replace"],
     ["/decoder_sparse_step", "/moe/route_every_n"],
 ];
-/// `model_type` of the only family whose releases have this form.
+/// `model_type` of the only family with releases in Mistral's own form.
 const TYPE: &str = "mistral4";
 /// Pointer to the description of stored weights, equal in both files.
 const QUANTISATION: &str = "/quantization_config";

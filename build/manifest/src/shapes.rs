@@ -34,7 +34,7 @@ pub(crate) enum Number {
     /// 0 for none.
     Temperature(Option<(f64, u64)>),
     Activation(Activation),
-    /// RoPE, whose angles the host computes: base, and scaling as an expression of the host's.
+    /// RoPE, whose angles the host computes: base, and scaling as a Rust expression.
     Rope(f64, String),
     /// Positions of a window; 0 in device code for none.
     Window(Option<u64>),
@@ -391,7 +391,7 @@ impl Target {
                 attention.rotary_dim,
                 (attention.rope_theta, scaling(attention)),
             ),
-            // Pairs, of which none is rotated.
+            // Rotary pairs exist, but none of them is rotated.
             true => (attention.head_dim, (1.0, first(0))),
         };
         let divisor = match traits.scale {
@@ -534,7 +534,7 @@ pub(crate) fn of_numbers(
     constants.filter_map(constant).collect()
 }
 
-/// A layer's shapes as an expression of the host's.
+/// Rust expression for a layer's shapes.
 fn blocks_text(blocks: [Option<&str>; 2]) -> String {
     let text = blocks.map(|shape| match shape {
         Some(shape) => format!("Some(Shape::{shape})"),
@@ -543,7 +543,7 @@ fn blocks_text(blocks: [Option<&str>; 2]) -> String {
     format!("[{}]", text.join(", "))
 }
 
-/// The scaling of RoPE as an expression of the host's; identity if there is none.
+/// Rust expression for the scaling of RoPE; the identity if there is none.
 fn scaling(attention: &Attention) -> String {
     let llama3 = attention.rope_scaling.as_ref().map(llama3);
     let scaling = llama3
@@ -552,12 +552,12 @@ fn scaling(attention: &Attention) -> String {
     scaling.unwrap_or_else(|| "None".to_string())
 }
 
-/// Expression in the host's Rust for a rotation (RoPE) of only the first `pairs` pairs.
+/// Rust expression for a rotation (RoPE) of only the first `pairs` pairs.
 fn first(pairs: u64) -> String {
     format!("Some(crate::shapes::Scaling::First({pairs}))")
 }
 
-/// Expression of the host's: Llama 3.1's scaling of RoPE.
+/// Rust expression for Llama 3.1's scaling of RoPE.
 fn llama3(scaling: &RopeScaling) -> String {
     let RopeScaling {
         factor,
@@ -571,7 +571,7 @@ fn llama3(scaling: &RopeScaling) -> String {
     )
 }
 
-/// Expression of the host's: YaRN's scaling of RoPE.
+/// Rust expression for YaRN's scaling of RoPE.
 fn yarn(scaling: &Yarn) -> String {
     let Yarn {
         factor,

@@ -7,7 +7,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Declares an enum, with a tuple of constants for each variant.
+/// Declares an enum, and a table with a tuple of constants for each variant.
 macro_rules! rows {
     ($(#[$of:meta])* $table:ident -> $is:ty; $($(#[$doc:meta])* $row:ident: $value:expr;)+) => {
         $(#[$of])*
@@ -94,7 +94,7 @@ rows! {
     Mxfp4: ("mxfp4", 4, Some(16), Owner::Rows);
 }
 
-/// A JSON pointer into `config.json`, and the JSON that must be there.
+/// A JSON pointer into `config.json`, and the JSON value that must be there.
 type Described = (&'static str, &'static str);
 
 const METHOD: &str = "/quantization_config/quant_method";
@@ -146,8 +146,8 @@ impl Coding {
         }
     }
 
-    /// Columns that a matrix in memory has a multiple of: whole runs of floats, whole blocks of
-    /// codes.
+    /// Number to whose multiples columns of a matrix in memory are padded: whole runs of floats,
+    /// whole blocks of codes.
     pub const fn columns(self) -> usize {
         match self {
             Coding::Bf16 => RUN_COLUMNS,
@@ -162,12 +162,12 @@ pub const NVFP4_GROUP: usize = 16;
 pub const MXFP4_GROUP: usize = 32;
 /// Rows and columns of FP8 that share a scale.
 pub const FP8_BLOCK: usize = 128;
-/// Blocks that `n` rows or columns make, the last one perhaps in part.
+/// Number of blocks that `n` rows or columns make, the last one perhaps in part.
 const fn blocks(n: usize) -> usize {
     n.div_ceil(FP8_BLOCK)
 }
 
-/// Columns of a run of BF16, the least that a kernel reads.
+/// Columns of a run of BF16, the fewest that a kernel reads.
 pub const RUN_COLUMNS: usize = 32;
 
 impl Format {
@@ -185,7 +185,7 @@ impl Format {
         self.row().4
     }
 
-    /// Name of the format in the names of targets.
+    /// Short name of the format in the names of targets.
     pub const fn short(self) -> &'static str {
         match self {
             Format::F32 => self.name(),
@@ -211,7 +211,7 @@ impl Format {
         matches!(self, Format::Nvfp4Modelopt | Format::Fp8Block128)
     }
 
-    /// Whether the format is for stacks of experts only: each tensor has those of all experts.
+    /// Whether the format is for stacks alone: tensors with the matrices of all experts.
     pub const fn is_of_stacks(self) -> bool {
         matches!(self, Format::Mxfp4)
     }
@@ -221,7 +221,7 @@ impl Format {
         matches!(self, Format::Fp8Block128)
     }
 
-    /// Columns that a stored matrix has a multiple of.
+    /// Columns of which a stored matrix has a multiple.
     pub const fn columns(self) -> usize {
         self.row().2
     }
@@ -287,7 +287,7 @@ pub enum Role {
     InputNorm,
     /// Norm before a layer's MLP or experts.
     PostNorm,
-    /// Norm of the results of a layer's mixer, in models that have one.
+    /// Norm of a mixer's results, in models that norm these.
     MixedNorm,
     /// Norm of the results of a layer's MLP, or of the sum of an MLP and experts.
     FedNorm,
@@ -392,7 +392,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// Whether the matrix is small: every publisher stores it in floats, and kernels take it so.
+    /// Whether the matrix is small: every publisher stores it in floats, which kernels multiply.
     pub const fn is_float(self) -> bool {
         use Role::{Fusion, GdnBeta, GdnDecay, Router, SharedRouter};
         matches!(self, Router | SharedRouter | GdnBeta | GdnDecay | Fusion)
@@ -505,7 +505,7 @@ pub enum Kind {
     Matrix(Format),
     /// A matrix that is rounded from format `stored` to `resident` as it is read.
     Rounded { stored: Format, resident: Format },
-    /// A vector, or a small tensor read as one; BF16 or F32, as the publisher likes.
+    /// A vector, or a small tensor read as one; BF16 or F32, at the publisher's choice.
     Vector {
         /// Whether the vector is stored less one: 1 is added before use.
         plus_one: bool,

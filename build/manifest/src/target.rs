@@ -1,4 +1,4 @@
-//! Finding leaves, and loading one into a [`Target`].
+//! Search for leaves, and loading of one into a [`Target`].
 
 use std::path::{Path, PathBuf};
 
@@ -156,7 +156,7 @@ impl Target {
         paths.into_iter().map(PathBuf::from).collect()
     }
 
-    /// The published weights that the target is built for, or that it derives its own from.
+    /// The published weights that the target is built for, or from which it derives its own.
     pub fn checkpoint(&self) -> Option<&Checkpoint> {
         let named = self.leaf.checkpoint.as_ref().unwrap_or(&self.quant);
         let derive = self.leaf.derive.as_ref();
@@ -228,8 +228,8 @@ impl Target {
         rules.any(|rule| rule.resident.is_some())
     }
 
-    /// Whether golden tokens of a reference hold for this target: it rounds neither weights nor
-    /// keys and values to fewer bits than they come with.
+    /// Whether golden tokens of a reference hold for this target: weights, keys and values are not
+    /// rounded to fewer bits than their own.
     pub fn has_golden_arithmetic(&self) -> bool {
         !self.rounds() && self.leaf.numbers.kv != KvFormat::Fp8
     }

@@ -1,4 +1,4 @@
-//! Numbers and bytes of a checkpoint's tensors, from which all byte figures follow.
+//! Numbers and bytes of a checkpoint's tensors, from which all other byte figures follow.
 
 use serde::Serialize;
 

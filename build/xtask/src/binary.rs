@@ -8,7 +8,7 @@ use object::{LittleEndian, Object, ObjectSection, ObjectSymbol, SymbolKind};
 /// Shortest path that is searched for: shorter ones (`/`, `/a`) occur in any binary by chance.
 const PATH_BYTES_MIN: usize = 4;
 
-/// `e_machine` of the two kinds of hosts that binaries are made for.
+/// `e_machine` of an x86-64 host, one of the two kinds that binaries are made for.
 pub const MACHINE_X86_64: u16 = elf::EM_X86_64.0;
 pub const MACHINE_AARCH64: u16 = elf::EM_AARCH64.0;
 
@@ -78,7 +78,7 @@ impl<'a> Elf<'a> {
     /// data read-only.
     ///
     /// # Errors
-    /// The first property that it lacks.
+    /// The first property that the binary lacks.
     pub fn hardened(&self) -> Result<(), String> {
         let dynamic = self.0.elf_dynamic_table().map_err(text)?;
         let has = |tag, flag| {

@@ -37,7 +37,7 @@ enum Verb {
     Clean(cmd::clean::Clean),
 }
 
-/// Names of the verbs.
+/// Names of all verbs.
 fn verbs() -> impl Iterator<Item = &'static str> {
     Verb::COMMANDS.iter().map(|verb| verb.name)
 }

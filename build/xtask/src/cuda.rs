@@ -38,7 +38,7 @@ const ARCHIVE: &str = "libatlas_ops.a";
 /// Folders of headers that every kernel may include.
 const SHARED_HEADERS: [&str; 2] = ["cuda/base", "cuda/tile"];
 
-/// Error about the table of ops or a kernel's file that is wrong or absent.
+/// Error about the table of ops or a kernel's file that is wrong or missing.
 fn wrong(what: String) -> Error {
     Error::plan("device code", what)
 }
@@ -85,7 +85,7 @@ impl DeviceTarget {
         })
     }
 
-    /// The probe that the kernels of `op` are compiled as, if it changes them.
+    /// The probe as which the kernels of `op` are compiled, if it changes them.
     fn probe_of(&self, op: &str) -> Option<Probe> {
         self.probe.filter(|probe| probe.changes(op))
     }

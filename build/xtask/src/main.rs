@@ -33,7 +33,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Exit code after the reader of standard output has closed it, as a shell reports the signal.
+/// Exit code after the reader of standard output has closed it: that of a shell for SIGPIPE.
 const READER_LEFT: i32 = 128 + 13;
 
 /// Makes the process exit quietly when its reader closes standard output, as in `show TARGET |

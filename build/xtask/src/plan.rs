@@ -40,7 +40,7 @@ const SOURCES: [&str; 20] = [
     "src",
 ];
 
-/// Cache that all targets share which the toolchain's own rustc compiles.
+/// Name of the cache that is shared by all targets which the toolchain's own rustc compiles.
 const SHARED: &str = "shared";
 
 /// Members of the workspace that the binary does not contain: path of the manifest, which cargo
@@ -152,8 +152,8 @@ fn cargo(
     variant: &Variant,
 ) -> Result<Action, Error> {
     let label = labelled(format!("cargo {}", target.name), variant.probe);
-    // Stated even where it is this host's: then cargo compiles build scripts and macros always
-    // without flags, and once for targets of all hosts.
+    // The triple is stated even where it is this host's: then cargo compiles build scripts and
+    // macros always without flags, and once for targets of all hosts.
     let triple = additions.triple.as_ref().unwrap_or(&toolchain.host);
     let argv = ["cargo", "build", "--release", "--locked", "--target"];
     let argv = argv.into_iter().chain([triple, "--bin", CARGO_BINARY]);
@@ -183,7 +183,7 @@ fn cargo(
             action = action.env_uncovered(name, value);
         }
     }
-    // In one cache, another rustc would compile build scripts again whenever targets alternate.
+    // Two compilers in one cache would compile build scripts again whenever targets alternate.
     let cache = match rustc {
         Some(_) => &target.leaf.hw,
         None => SHARED,

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 const READY_WAIT: Duration = Duration::from_secs(600);
 /// Time between two reads of a starting server's output.
 const READY_POLL: Duration = Duration::from_millis(50);
-/// Beginning of the line that a server prints once it accepts requests; its URL follows.
+/// Start of the line that a server prints once it accepts requests; its URL follows.
 const READY: &str = "READY ";
 
 /// A running server.

@@ -27,7 +27,7 @@ pub enum Failure {
     /// The machine lacks programs; the text says how to install them.
     #[error("{0}")]
     Missing(String),
-    /// The machine lacks something that no package has.
+    /// The machine lacks a thing that no package has.
     #[error("{0}")]
     Absent(String),
 }
@@ -128,8 +128,8 @@ impl Site {
     /// Loads the named target, or the default one.
     ///
     /// # Errors
-    /// [`Failure::Usage`] with the nearest target if there is none of this name; else what is wrong
-    /// with it.
+    /// [`Failure::Usage`] with the nearest target if there is none of this name; else the fault of
+    /// the target's manifests.
     pub fn target(&self, name: Option<&str>) -> Result<Target, Failure> {
         let name = name.unwrap_or(DEFAULT_TARGET);
         let leaves = self.leaves()?;

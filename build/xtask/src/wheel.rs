@@ -132,8 +132,8 @@ impl Wheels {
     }
 }
 
-/// Takes the pinned wheels in `folder`, for machines without access to an index, and names pinned
-/// wheels that it lacks.
+/// Copies the pinned wheels in `folder`, for machines without access to an index, and names pinned
+/// wheels that `folder` lacks.
 ///
 /// # Errors
 /// The pin whose file has another digest; or the first pin, if `folder` has no pinned wheel.
@@ -251,7 +251,7 @@ fn download(pin: &Pin, folder: &Path) -> Result<(), String> {
         return Ok(());
     }
     let said = String::from_utf8_lossy(&done.stderr).trim().to_string();
-    // The last line has the cause; lines before it are retries or a trace.
+    // The last line has the cause; earlier lines are retries or a trace.
     let last = said.lines().last().unwrap_or("nothing");
     let fix = fix_of(pin, &said);
     Err(format!(

@@ -23,7 +23,7 @@ const RELEASE: &str = "release.yml";
 const SETUP: &str = include_str!("workflow/setup.yml");
 const STORE: &str = include_str!("workflow/store.yml");
 
-/// Third-party actions, pinned by digests: a tag or a name can be moved.
+/// Third-party actions, pinned by digests, since a tag or a name can be moved.
 const PINS: [(&str, &str); 6] = [
     (
         "@CHECKOUT@",

@@ -167,7 +167,7 @@ struct Stats {
 // Score that weights are relative to: the largest, or 0 where the largest is -infinity.
 __device__ inline float base_of(float largest) { return largest == -INFINITY ? 0.0f : largest; }
 
-// Factor that makes scores exponents of two.
+// Factor of scores q . k whose power of two is then `exp(kScale q . k)`.
 template <class A>
 inline constexpr float kScoreScale = 1.44269504088896340736f * A::kScale;
 

@@ -227,7 +227,7 @@ struct TileUnits {
   }
 };
 
-// Most panels of gate and up of which a warp has a segment in one round.
+// Most panels of gate and up of which a warp multiplies a segment in one round.
 inline constexpr int kRoundPanelsMax = tile::kLargeSm ? 2 : 1;
 
 // Sums of all warps in a round; rows of a panel are padded against bank conflicts.

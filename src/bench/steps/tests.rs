@@ -147,7 +147,7 @@ fn a_step_of_drafts_has_the_logits_of_each_row() {
 }
 
 #[test]
-fn predictions_are_told_without_the_step_before_them() {
+fn predictions_are_reported_without_the_step_before_them() {
     if target::MTP_LAYERS > 0 {
         let calls = calls(Case::Predict(drafted(2, 3)), 1);
         assert_eq!(heads(&calls), [2; 3 * METERED]);

@@ -11,7 +11,7 @@ use step::executor::{
     TokenId,
 };
 
-/// Greedy tokens of a reply: drafts cross the end of a cell.
+/// Number of greedy tokens of a reply: drafts cross the end of a cell.
 const STEPS: usize = 12;
 /// Largest top-k of a rule by which a device draws drafts.
 const RULE_TOP_K: usize = 32;
@@ -93,7 +93,7 @@ fn states(from: Slot, depth: usize) -> Vec<Slot> {
     own.into_iter().chain(others).take(depth).collect()
 }
 
-/// Most sequences of a step with predictions.
+/// Largest number of sequences of a step with predictions.
 const PREDICTED_MAX: usize = if MAX_SEQUENCES < 3 { MAX_SEQUENCES } else { 3 };
 
 /// Compares drafts that the device draws ahead of the host, from logits of the model and of each
@@ -103,7 +103,7 @@ pub(super) fn predictions<B: Runs>(
     extent: Extent,
     trial: &mut impl Trial,
 ) -> Result<(), DeviceError> {
-    // Devices draw drafts by rankings, so backends without these have nothing to compare.
+    // Devices draw drafts by rankings, so backends without rankings have nothing to compare.
     if !(B::RANKS && runner.predicts()) {
         return Ok(());
     }
@@ -126,7 +126,7 @@ pub(super) fn predictions<B: Runs>(
 struct Reply {
     slot: Slot,
     pages: Vec<PageId>,
-    /// First token, then drafts, of which some are right.
+    /// First token, then drafts, some of which are right.
     tokens: Vec<TokenId>,
     draw: Draw,
     chooser: Chooser,

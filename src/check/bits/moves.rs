@@ -1,5 +1,5 @@
 //! A sequence that is saved, evicted and restored to other pages continues with the bits of one
-//! that was left alone, those of the prediction layer included.
+//! that was left alone, and so does the prediction layer.
 
 use std::thread;
 
@@ -10,7 +10,7 @@ use model::{Runner, Runs};
 use step::executor::{DeviceError, Executor, TokenId};
 use step::transfer::{Piece, Transfer};
 
-/// Greedy tokens after the prompt.
+/// Number of greedy tokens after the prompt.
 const STEPS: usize = 2;
 /// Length of the prompt, tokens: its last page is not full.
 const PROMPT: usize = match CELL + CELL / 3 {
@@ -18,7 +18,7 @@ const PROMPT: usize = match CELL + CELL / 3 {
     _ => PREFILL_TOKENS,
 };
 
-/// A sequence, another of its length for its slot and pages, and the first one on other pages.
+/// A sequence, another of the same length for its slot and pages, and the first one on other pages.
 pub(crate) struct Moved {
     own: Sequence,
     other: Sequence,

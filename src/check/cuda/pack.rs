@@ -14,7 +14,7 @@ use model::target::{BIASED, Coding, Format, Owner, Role, Site};
 use model::weights::{self, Bits, Factors, Stored, WeightsError};
 use step::executor::DeviceError;
 
-/// Rows of the matrices that are packed into one: whole panels, edges of a panel and of an FP8
+/// Rows of the matrices that are stacked to one: whole panels, edges of a panel and of an FP8
 /// block, and matrices that end within a panel.
 const SHAPES: [(Order, &[usize]); 9] = [
     (Order::Stacked, &[256]),
@@ -28,7 +28,7 @@ const SHAPES: [(Order, &[usize]); 9] = [
     (Order::Interleaved, &[264, 264]),
 ];
 const COLUMNS: [usize; 3] = [128, 384, 2048];
-/// Compares every storage format and order, then the matrices of a layer as they are loaded.
+/// Compares every storage format and order, then the matrices of a layer as loading packs them.
 pub fn parity(report: &mut Report, random: &mut Random, cuda: &mut Cuda) {
     let panels = Format::ALL.map(|format| (Storage::of_format(format), format));
     let block_scaled = (Storage::BlockScaled, Format::Nvfp4CompressedTensors);
@@ -116,8 +116,8 @@ fn on_device(
             let count = BLOCK_ROWS.min(part.n - start);
             let bytes = as_read(part, start, count);
             let slot = cuda.filled(&bytes)?;
-            // SAFETY: the slot holds the rows and lives until the stream has passed; the matrix has
-            // the panels' bytes between its guards.
+            // SAFETY: the slot holds the rows and lives until the stream has passed the launch; the
+            // matrix has the panels' bytes between its guards.
             let queued = unsafe { load::pack(slot.as_ptr(), count, &to, weight, stream) };
             queued.map_err(refused)?;
             stream.synchronize().map_err(refused)?;

@@ -131,7 +131,7 @@ fn scaled(matrix: &Matrix) -> Matrix {
 
 #[cfg(all(has = "experts", not(has = "both")))]
 #[test]
-fn experts_that_changed_places_are_found() {
+fn swapped_experts_are_found() {
     if is_small() {
         let spoiled = layer_from(0, |[_, part]| part == Some(Shape::Moe));
         let (report, layers) =

@@ -178,8 +178,8 @@ impl Both<'_> {
         }
     }
 
-    /// Compares a prompt cut into random chunks of the grid with the whole prompt, bit by bit; and
-    /// cut into rows, within the op's limit. The prompt ends within a cell.
+    /// Compares a prompt cut into random chunks of the grid with the whole prompt, bit by bit, and
+    /// a prompt cut into rows within the op's limit. The prompt ends within a cell.
     fn chunkings(&mut self, report: &mut Report, random: &mut Random, op: &dyn SequenceCase) {
         let rows = PREFILL_TOKENS.min(MAX_CONTEXT).min(1024) - CELL / 3;
         let whole = Sequences::draw(random, op, vec![vec![(0, rows)]]);

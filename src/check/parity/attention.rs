@@ -52,9 +52,9 @@ fn rows(random: &mut Random) -> Vec<Box<dyn RowCase>> {
     cases
 }
 
-/// Access to attention of one shape that cases need beside its operations.
+/// Functions beside attention's operations of one shape that cases need of a backend.
 pub trait ProbeAttention<A: shapes::Attention>: Probe + Attend<A> {
-    /// All keys and values of a cache, in the backend's order.
+    /// All keys and values in a cache, in the backend's order.
     fn cached(&mut self, cache: &Self::KvCache) -> Result<Vec<f32>, DeviceError>;
 }
 
@@ -89,7 +89,7 @@ impl Calls {
     }
 }
 
-/// Factor of queries that keeps scores as small as those of other shapes, where a scaled rotary
+/// Factor of queries that makes scores as small as those of other shapes, where a scaled rotary
 /// embedding lengthens queries and keys.
 pub(super) fn shortened<A: shapes::Attention>() -> f32 {
     A::ROPE.growth().powi(-2) as f32

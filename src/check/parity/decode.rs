@@ -1,7 +1,7 @@
-//! Attention of decode steps, which a device may do in one launch.
+//! Attention of decode steps, for which a device may use a single launch.
 //!
-//! Sequences end at the edges of pages and splits. After their own rows, pages hold NaN, as memory
-//! that was never written may.
+//! Sequences end at the edges of pages and splits. After their own rows, pages contain NaN, as
+//! memory that was never written may.
 
 use std::marker::PhantomData;
 
@@ -16,7 +16,7 @@ use model::shapes;
 use model::target::{MAX_CONTEXT, MAX_SEQUENCES, PAGE};
 use step::executor::{DeviceError, PageId, SeqRows, Slot, TokenId};
 
-/// Numbers of rows of the decode steps that are cases, up to the most sequences.
+/// Numbers of rows of the decode steps that are compared, up to the most sequences.
 const DECODED_ROWS: [usize; 7] = [1, 2, 3, 7, 8, 9, MAX_SEQUENCES];
 /// Context lengths at the first step: at the edges of pages and splits, and with remainders of the
 /// splits of several blocks.
@@ -24,7 +24,7 @@ const EDGES: [usize; 25] = [
     0, 1, 62, 63, 64, 65, 127, 128, 191, 192, 254, 255, 256, 257, 319, 320, 511, 512, 513, 767,
     768, 1023, 1024, 1025, 2045,
 ];
-/// Decode steps of a sequence: each reads keys and values that earlier ones stored.
+/// Number of decode steps of a sequence: each reads keys and values that earlier ones stored.
 const STEPS: usize = 3;
 /// Number of sequences: one at every edge, and enough for the largest step.
 const SEQUENCES: usize = if EDGES.len() < MAX_SEQUENCES {

@@ -69,7 +69,7 @@ fn rows(random: &mut Random) -> Vec<Box<dyn RowCase>> {
     cases
 }
 
-/// Access to Gated DeltaNet of one shape that cases need beside its operations.
+/// Functions beside the operations of one recurrent shape that cases need of a backend.
 pub trait ProbeDelta<D: shapes::Delta>: Probe + Delta<D> {
     /// `gated_linear_add` with rows rounded to F16 as in `norm_linear_rounded`.
     fn gated_linear_add_rounded(
@@ -135,7 +135,7 @@ impl<D: shapes::Delta> RowOp for GatedLinearAdd<D> {
         format!("{rows} {}", self.matrix.bits.coding.name())
     }
 
-    /// A normed element near the middle between two F16 may be rounded to either of them.
+    /// A normed element near the middle between two F16 numbers may be rounded to either.
     fn limit(&self) -> f64 {
         F16_STORED
     }
@@ -157,7 +157,7 @@ impl<D: shapes::Delta, B: ProbeDelta<D>> RowOpOn<B> for GatedLinearAdd<D> {
 /// Weights of a layer, its decay rates included.
 struct Layer<D> {
     conv: Vec<f32>,
-    /// Biases of the convolution, in Mamba-2 alone.
+    /// Biases of the convolution; none but in Mamba-2.
     bias: Option<Vec<f32>>,
     decay: Decay<Vec<f32>>,
     norm: Vec<f32>,
@@ -225,7 +225,7 @@ impl<D: shapes::Delta, B: ProbeDelta<D>> OpenLayer<D, B> {
         Ok(out)
     }
 
-    /// `conv_silu` then `gated_delta`: only the device knows in which form rows pass between them.
+    /// `conv_silu` then `gated_delta`: only the device knows the format of the rows in between.
     fn mix(
         &mut self,
         b: &mut B,
@@ -334,7 +334,7 @@ impl<D: shapes::Delta> SequenceOp for DeltaNetAdd<D> {
     fn limit(&self, has_cells: bool) -> f64 {
         match has_cells {
             true => F16_OPERANDS,
-            // A normed element near the middle between two F16 may be rounded to either of them.
+            // A normed element near the middle between two F16 numbers may be rounded to either.
             false => F16_STORED,
         }
     }

@@ -1,4 +1,4 @@
-//! Cases of operations that every model has: embedding, norms, products, the head.
+//! Cases of operations that every model has: embedding, norms, products and the head.
 
 use super::matrices::{Shape, blocks, once, stored};
 use super::probe::as_factors;
@@ -87,7 +87,7 @@ fn rows(random: &mut Random) -> Vec<Box<dyn RowCase>> {
     cases
 }
 
-/// Shapes of the products that join embedding and hidden state for a prediction; empty without one.
+/// Shapes of the products that join embedding and hidden state for a prediction, if any.
 fn fusion() -> Vec<Shape> {
     blocks(&[Role::Fusion]).concat()
 }
@@ -254,7 +254,7 @@ fn normed_rows() -> Vec<usize> {
     widths.concat()
 }
 
-/// Case of `rms_norm`, into other rows or added to them.
+/// Case of `rms_norm` whose results replace other rows or are added to them.
 struct RmsNorm {
     /// Weights of the norm, one for each element of a row.
     norm: Vec<f32>,
@@ -339,7 +339,7 @@ impl RowOp for NormLinear {
         format!("{rows} {}", self.parts[0].bits.coding.name())
     }
 
-    /// A normed element near the middle between two F16 may be rounded to either of them.
+    /// A normed element near the middle between two F16 numbers may be rounded to either.
     fn limit(&self) -> f64 {
         F16_STORED
     }
@@ -388,7 +388,7 @@ impl RowOp for LmHead {
         }
     }
 
-    /// A normed element near the middle between two F16 may be rounded to either of them.
+    /// A normed element near the middle between two F16 numbers may be rounded to either.
     fn limit(&self) -> f64 {
         F16_STORED
     }
@@ -400,14 +400,15 @@ impl RowOp for LmHead {
         }
     }
 
-    /// Numbers of the rows with logits: every third one, the last row among them.
+    /// Numbers of the rows with logits: every third row and the last one.
     fn wanted(&self, rows: usize) -> Option<Vec<usize>> {
         let third = || ((rows - 1) % 3..rows).step_by(3).collect();
         (self.hidden == Hidden::OfWanted).then(third)
     }
 
-    /// Results that are compared apart: normed rows, logits, those of ranked ids, ranked logits,
-    /// and logarithms of sums of weights, whose relative error is the largest logit's absolute one.
+    /// Results that are compared separately: normed rows, logits, logits of ranked ids, ranked
+    /// logits, and logarithms of sums of weights, whose relative error is the largest logit's
+    /// absolute.
     fn parts(&self, left: Vec<Vec<f32>>) -> Vec<Vec<f32>> {
         let [x, logits, ranked]: [_; 3] = left.try_into().expect("three tensors");
         let [ids, largest, sums] = ranked_parts(&ranked);

@@ -63,7 +63,7 @@ fn rows(random: &mut Random) -> Vec<Box<dyn RowCase>> {
     cases
 }
 
-/// Access to experts of one shape that cases need beside their operations.
+/// Functions beside the operations of one shape of experts that cases need of a backend.
 pub trait ProbeExperts<E: shapes::Experts>: Probe + Route<E> {
     /// Experts from stored matrices: gate, if there is one, up and down; the shared one is last.
     fn experts_of(&mut self, stored: &[Vec<Stored>]) -> Result<Self::Experts, DeviceError>;
@@ -129,7 +129,7 @@ impl<E: shapes::Experts> RowOp for Experts<E> {
 
     /// Results of gate and up are rounded before `down`, whose sums cancel in part: the error
     /// remains while the norm shrinks. An element near the middle between two E2M1 values may be
-    /// rounded to either of them.
+    /// rounded to either.
     fn limit(&self) -> f64 {
         match E::ROWS_NVFP4 {
             true => 2.0 * BF16_STORED,

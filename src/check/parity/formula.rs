@@ -11,11 +11,11 @@ use model::shapes;
 use model::target::{CHANNELS, FORMAT_KV, HIDDEN, KvFormat, MAX_CONTEXT, NORM_EPS, PAGE};
 use step::executor::{PageId, SeqRows, Slot};
 
-/// Rows of the matrix that is multiplied by.
+/// Number of rows of the matrix whose products are compared.
 const PRODUCTS: usize = 64;
 /// Most positions of a sequence: a table or sum that wraps is visible after position 1,024.
 const POSITIONS_MAX: usize = 2048;
-/// Positions where pages, splits of a context, or tables may end: rows on both sides are compared.
+/// Positions where pages, splits of a context, or tables may end; both sides are compared.
 const EDGES: [usize; 5] = [PAGE, 256, 512, 1024, 1536];
 
 /// Compares `rms_norm` of rows of different magnitude: the residual grows with depth, and each row
@@ -112,7 +112,7 @@ fn norm<'a>(row: &'a [f32], weight: &'a [f32]) -> impl Iterator<Item = f64> + 'a
     weighted.map(move |(&x, &w)| f64::from(x) * scale * f64::from(w))
 }
 
-/// A head with rotary embedding for its position, normed before if there are weights.
+/// A head with rotary embedding for its position, normed first if there are weights.
 fn rotated<A: shapes::Attention>(
     head: &[f32],
     weight: Option<&Vec<f32>>,
@@ -190,7 +190,7 @@ impl<A: shapes::Attention> Sequence<A> {
         (found, rotated.collect())
     }
 
-    /// Stores the positions of a page, with queries and keys rotated for them.
+    /// Stores the positions of a page, with queries and keys rotated for these positions.
     fn store(
         &self,
         cpu: &mut Cpu,

@@ -117,8 +117,7 @@ impl<M: shapes::Mlp> RowOp for WholeMlp<M> {
         format!("{rows} {}", formats.join(" "))
     }
 
-    /// A normed element or an activation near the middle between two F16 may be rounded to either
-    /// of them.
+    /// A normed element or an activation near the middle between two F16 may be rounded to either.
     fn limit(&self) -> f64 {
         2.0 * F16_STORED
     }

@@ -4,7 +4,7 @@ use super::{Probe, Random};
 use model::shapes;
 use step::executor::DeviceError;
 
-/// `values`, where the shape has values beside keys.
+/// Returns `values` if the shape has values beside keys.
 pub(super) fn beside<A: shapes::Attention, T>(values: &T) -> Option<&T> {
     (!A::LATENT).then_some(values)
 }
@@ -50,8 +50,8 @@ impl<V> Norms<V> {
     }
 }
 
-/// Random norms whose gains make queries short, for small scores; where the shape norms no queries,
-/// as drawn.
+/// Random norms whose gains make queries short, for small scores; gains as drawn where the shape
+/// norms no queries.
 pub(super) fn short_norms<A: shapes::Attention>(random: &mut Random) -> Norms<Vec<f32>> {
     let drawn = Norms::draw::<A>(random);
     let [Some(_), of_k] = drawn.norms else {

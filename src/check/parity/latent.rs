@@ -28,7 +28,7 @@ pub(super) const GROUP: Group = Group {
     sequences: |_| Vec::new(),
 };
 
-/// Matrices whose products are cases: one of hidden states, then those of other whole rows.
+/// Roles of matrices whose products are compared: one multiplies hidden states, others do not.
 const ROLES: [Role; 4] = [
     Role::QueryDown,
     Role::LatentDown,

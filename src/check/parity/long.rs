@@ -3,9 +3,9 @@
 //! A reference that attends from each of 131,072 positions takes too long, so most positions are
 //! only stored; a few rows attend near the ends of contexts, where pages and splits end too.
 //!
-//! A single position is a small part of a result. Values are therefore loud where mistakes are
-//! likely: at both edges of every page, and at the rows that attend. A result that lacks one loud
-//! position is off by `LOUD / sqrt(positions + loud positions * LOUD^2)`, 1.5 % after 131,072
+//! A single position is a small part of a result. Values are therefore large where mistakes are
+//! likely: at both edges of every page, and at the rows that attend. A result that lacks one such
+//! position is off by `LOUD / sqrt(positions + large positions * LOUD^2)`, 1.5 % after 131,072
 //! positions. Queries are short, for scores that spread by a half: if a few positions outweighed
 //! the others, their rounding would be most of a result's error, and now and then too large.
 
@@ -26,7 +26,7 @@ use model::shapes;
 use model::target::{KV_PAGES, MAX_CONTEXT, PAGE, PREFILL_TOKENS};
 use step::executor::{DeviceError, SeqRows, Slot, TokenId};
 
-/// Context lengths near whose ends rows attend, as far as sequences may be as long.
+/// Context lengths near whose ends rows attend, if sequences may be as long.
 const ENDS: [usize; 4] = [2048, 8192, 32_768, 131_072];
 /// Factor of values at the positions that no result may lack.
 const LOUD: f32 = 32.0;
@@ -81,8 +81,9 @@ impl<A: shapes::Attention> LongContext<A> {
         }
     }
 
-    /// The sequence with steps of one row each: the first and last row of each step, and one row of
-    /// each instruction's tile. Also the numbers of these rows among all that attend.
+    /// The sequence with a subset of the rows that attend, each in a step of its own: every eighth
+    /// row of each step, one per instruction tile, and the last. Also these rows' indices in
+    /// `queries`.
     fn some(&self) -> (LongContext<A>, Vec<usize>) {
         let (mut steps, mut numbers, mut before) = (Vec::new(), Vec::new(), 0);
         for step in &self.steps {
@@ -171,8 +172,8 @@ impl<A: shapes::Attention> LongContext<A> {
     }
 }
 
-/// Largest magnitude of a query's elements: without norms, the one by which scores with keys of up
-/// to 2 spread by a half.
+/// Largest magnitude of a query's elements: without norms, the magnitude by which scores with keys
+/// of up to 2 spread by a half.
 fn query_scale<A: shapes::Attention>() -> f32 {
     shortened::<A>() * if A::NORMED { 2.0 } else { 0.75 }
 }
@@ -191,7 +192,7 @@ fn steps_near(end: usize) -> [Range<usize>; 6] {
     ]
 }
 
-/// Rows of each copy that a step can have, in whole cells.
+/// Number of rows of each copy that a step can have, in whole cells.
 fn most_of_copy(copies: usize) -> usize {
     ROWS_MAX / copies / CELL * CELL
 }
@@ -203,7 +204,7 @@ pub(super) fn cut(rows: Range<usize>, most: usize) -> impl Iterator<Item = Range
         .map(move |start| start..end.min(start + most))
 }
 
-/// The batch of these rows of each copy of the sequence.
+/// The batch of `part`'s rows of each copy of the sequence.
 fn batch(part: &Range<usize>, copies: usize) -> Result<Batch, DeviceError> {
     let tables: Vec<_> = (0..copies)
         .map(|copy| dealt(copy, copies, part.end))

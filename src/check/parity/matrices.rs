@@ -26,7 +26,7 @@ pub fn blocks(roles: &[Role]) -> Vec<Vec<Shape>> {
     ways.into_iter().map(|way| way.1).collect()
 }
 
-/// `all` without duplicates, in the order of first occurrence.
+/// Elements of `all` without duplicates, in the order of first occurrence.
 pub fn once<T: PartialEq>(all: impl IntoIterator<Item = T>) -> Vec<T> {
     let mut distinct = Vec::new();
     for item in all {

@@ -1,4 +1,4 @@
-//! Access to backends that cases need beside operations.
+//! Functions beside operations that cases need of a backend.
 
 use super::rows::gathered;
 use model::backend::cpu::{self, Cpu};
@@ -114,7 +114,7 @@ pub(super) fn rounded(cpu: &mut Cpu, x: &cpu::Tensor) -> Result<cpu::Tensor, Dev
     Ok(cpu::Tensor::of(width, as_factors(values)))
 }
 
-/// Numbers rounded to F16, as products take them: a device may have stored many rows so.
+/// Numbers rounded to F16, as products take them: a device may have stored many rows in F16.
 pub(super) fn as_factors(values: Vec<f32>) -> Vec<f32> {
     values.into_iter().map(round_f16).collect()
 }

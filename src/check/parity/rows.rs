@@ -42,8 +42,8 @@ const TILE_ROWS: usize = 8;
 /// Rows at whose multiples a block's tile may end: a sample has the rows on both sides.
 const BLOCK_ROWS: usize = 64;
 
-/// Numbers of sampled rows, so that every tile of results has some: all leading ones, then one at
-/// random of each eight, and those at edges.
+/// Numbers of sampled rows, so that every tile of results has some: all leading rows, then a random
+/// one of each eight, and those at edges.
 pub(super) fn sampled(random: &mut Random, rows: usize) -> Vec<usize> {
     let tiles = (0..rows).step_by(TILE_ROWS);
     let drawn = tiles.map(|tile| tile + random.below(TILE_ROWS.min(rows - tile)));
@@ -119,12 +119,12 @@ pub trait RowOpOn<B: Probe>: RowOp {
     fn load(&self, b: &mut B) -> Result<Loaded<'_, B>, DeviceError>;
 }
 
-/// Call of an operation on a step's tensors. It leaves all compared tensors there, inputs too,
-/// which show writes to them.
+/// Call of an operation on a step's tensors. All compared tensors stay in the list, inputs too,
+/// which shows writes to them.
 pub type Loaded<'a, B> =
     Box<dyn Fn(&mut B, &mut Tensors<B>, &Batch) -> Result<(), DeviceError> + 'a>;
 
-/// Inputs, then results of a step.
+/// Input tensors, then result tensors of a step.
 pub type Tensors<B> = Vec<<B as Device>::Tensor>;
 
 /// An operation that can run on the device and on the CPU.
@@ -132,8 +132,8 @@ pub trait RowCase: RowOpOn<Cpu> + RowOpOn<Backend> {}
 
 impl<T: RowOpOn<Cpu> + RowOpOn<Backend>> RowCase for T {}
 
-/// Token and position of each row: rows are dealt to as many sequences as there may be, which begin
-/// at different positions. Tokens are the numbers of rows.
+/// Token and position of each row: rows are dealt to as many sequences as a step may have, which
+/// begin at different positions. Tokens are the numbers of rows.
 fn tokens_of(rows: usize) -> Vec<(TokenId, usize)> {
     let length = rows.div_ceil(MAX_SEQUENCES);
     let token = |row: usize| {
@@ -156,7 +156,7 @@ pub struct Rowwise<'a> {
 impl<'a> Rowwise<'a> {
     /// Random inputs for `rows` rows.
     pub fn draw(random: &mut Random, op: &'a dyn RowCase, rows: usize) -> Rowwise<'a> {
-        // Magnitudes of rows differ, as the residual grows with depth.
+        // Magnitudes of rows differ, since the residual grows with depth.
         let mut input =
             |&width: &usize| random.scaled(rows * width, |at| (1 + at / width % 9) as f32);
         let widths = op.widths();

@@ -1,4 +1,4 @@
-//! Operations that keep a cache or a state of each sequence, and the inputs of their cases.
+//! Operations with a cache or a state of each sequence, and the inputs of their cases.
 
 use super::{Probe, Random};
 use model::backend::Backend;
@@ -7,7 +7,7 @@ use model::ops::{Batch, Device, ONE_BY_ONE};
 use model::target::{KV_PAGES, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, STATES};
 use step::executor::{DeviceError, PageId, SeqRows, Slot, States};
 
-/// An operation that keeps a cache or a state of each sequence, with its weights.
+/// An operation with a cache or a state of each sequence, and with its weights.
 pub trait SequenceOp {
     /// Name of the operation, and the widths of its inputs.
     fn about(&self) -> (&'static str, Vec<usize>);
@@ -57,15 +57,15 @@ pub const CAN_DRAFT: bool = STATES > MAX_SEQUENCES + ONE_BY_ONE;
 struct Chunk {
     sequence: usize,
     rows: usize,
-    /// Rows after the others that are rejected drafts.
+    /// Number of the part's last rows that are rejected drafts.
     drafts: usize,
 }
 
 /// Progress of each sequence between steps.
 struct Progress {
-    /// Rows of each sequence that are done, rejected drafts left out.
+    /// Number of each sequence's rows that are done, rejected drafts left out.
     done: Vec<usize>,
-    /// State of each sequence after these rows.
+    /// State of each sequence after its done rows.
     states: Vec<Slot>,
 }
 
@@ -77,8 +77,8 @@ impl Progress {
         }
     }
 
-    /// States after each row of a part but the last, if it has drafts: none that another sequence
-    /// continues from; this one's own comes last, where it is read longest.
+    /// States after each row of a part but the last, if the part has drafts: none that another
+    /// sequence continues from; this sequence's own comes last, where it is read longest.
     fn draft_states(&self, part: &Chunk) -> Vec<Slot> {
         let count = match part.drafts {
             0 => 0,
@@ -145,7 +145,7 @@ pub struct Sequences<'a> {
 }
 
 impl<'a> Sequences<'a> {
-    /// Sequences of random rows, each as long as its parts together.
+    /// Sequences of random rows, each as long as its chunks of all steps together.
     pub fn draw(random: &mut Random, op: &'a dyn SequenceCase, steps: Steps) -> Sequences<'a> {
         let count = steps.iter().flatten().map(|part| part.0).max().unwrap_or(0) + 1;
         let widths = op.widths();
@@ -185,7 +185,7 @@ impl<'a> Sequences<'a> {
         self.op.limit(parts.any(|part| part.1 > ONE_BY_ONE))
     }
 
-    /// These inputs in other steps.
+    /// Copy with these inputs divided into other `steps`.
     pub fn in_steps(&self, steps: Steps) -> Sequences<'a> {
         Sequences {
             op: self.op,
@@ -195,7 +195,7 @@ impl<'a> Sequences<'a> {
         }
     }
 
-    /// These inputs, with rejected drafts after few rows of the first sequence of each step.
+    /// Copy with rejected drafts after few rows of the first sequence of each step.
     pub fn with_drafts(&self) -> Sequences<'a> {
         Sequences {
             drafts: true,
@@ -203,14 +203,14 @@ impl<'a> Sequences<'a> {
         }
     }
 
-    /// The first sequence, of `rows` rows, in steps of `chunk` rows.
+    /// The first sequence alone, of `rows` rows, in steps of `chunk` rows.
     pub fn cut(&self, rows: usize, chunk: usize) -> Sequences<'a> {
         let steps = (0..rows).step_by(chunk);
         let steps = steps.map(|done| vec![(0, chunk.min(rows - done))]);
         self.in_steps(steps.collect())
     }
 
-    /// The sequences one after another, each in its own parts.
+    /// The sequences one after another, each in the parts of its own.
     pub fn alone(&self) -> Sequences<'a> {
         let of = |index: usize| {
             let parts = self.steps.iter().flatten();
@@ -276,8 +276,8 @@ impl<'a> Sequences<'a> {
         parts.map(part).collect()
     }
 
-    /// Values of an input. Drafts have the sequence's first values, the last draft infinities:
-    /// these must not affect rows before it.
+    /// Values of an input. Drafts have the sequence's first values, the last draft infinities,
+    /// which must not affect earlier rows.
     fn rows(&self, parts: &[Chunk], done: &[usize], input: usize) -> (usize, Vec<f32>) {
         let width = self.inputs[0][input].0;
         let part = |part: &Chunk| {

@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_told_as_the_format_says() {
+    fn an_answer_is_written_as_the_format_says() {
         let folder = folder();
         let mut answers = open(&folder).unwrap();
         let fine = answered(StatusCode::OK, Some(r#"{"a":1}"#));

@@ -330,7 +330,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_tells_how_far_it_has_come_and_what_is_left() {
+    fn a_line_shows_progress_and_time_left() {
         let report = line((30, 100), 20, 1, 812.4, Duration::from_secs(10));
         assert_eq!(
             report,

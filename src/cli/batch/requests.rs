@@ -235,7 +235,7 @@ mod tests {
     use host::testing::Folder;
 
     #[test]
-    fn a_line_that_was_changed_behind_its_name_is_refused() {
+    fn a_line_that_was_changed_under_its_name_is_refused() {
         let folder = Folder::new();
         let path = folder.0.join("in");
         let line = |id| {

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_takes_the_place_of_an_older_one_that_goes() {
+    fn a_folder_replaces_an_older_one() {
         let temp = Temp::new();
         for name in ["one", "two"] {
             let stage = temp.stage().unwrap();

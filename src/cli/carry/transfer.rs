@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_room_is_refused_before_it_begins() {
+    fn a_copy_that_does_not_fit_is_refused_before_it_begins() {
         let temp = Temp::new();
         let mut pieces = temp.pieces();
         pieces[0].bytes = u64::MAX / 4;

@@ -1,5 +1,5 @@
-//! Host memory, split by use: pages and states lie in slabs, each of which has one state or as
-//! many pages as have its bytes. A slab that is empty may be either again.
+//! Host memory, split by use: pages and states lie in slabs, each of which has one state or as many
+//! pages as fit into its bytes. An empty slab may become either again.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -11,14 +11,14 @@ use step::transfer::{Piece, PieceBytes, Sum};
 #[derive(Debug)]
 pub struct HostPool {
     page_bytes: usize,
-    /// Pages of a slab.
+    /// Number of pages that fit into a slab.
     pages_each: usize,
     slabs_free: Vec<u32>,
     /// Free pages of slabs that have pages.
     free: BTreeSet<u32>,
-    /// Pages of each slab.
+    /// Number of used pages of each slab.
     used: Vec<usize>,
-    /// Checksums of what was written, by the first page of its memory.
+    /// Checksums of the pieces in host memory, by the first page of a piece.
     sums: Vec<Sum>,
 }
 
@@ -41,7 +41,7 @@ impl HostPool {
         self.used.len()
     }
 
-    /// Pages that the whole pool has the bytes of.
+    /// Number of pages that fit into the whole pool.
     pub fn pages(&self) -> usize {
         self.slabs() * self.pages_each
     }
@@ -92,7 +92,7 @@ impl HostPool {
         self.slabs_free.push(slab);
     }
 
-    /// Pages before a page or a state of host memory.
+    /// Number of pages before a page or a state of host memory.
     fn before(&self, piece: Piece) -> usize {
         match piece {
             Piece::Page(PageId(page)) => page as usize,
@@ -101,7 +101,7 @@ impl HostPool {
         }
     }
 
-    /// Where a page or a state of host memory begins, in bytes.
+    /// Offset of a page or a state in host memory, in bytes.
     pub fn at(&self, piece: Piece) -> usize {
         self.page_bytes * self.before(piece)
     }
@@ -112,7 +112,7 @@ impl HostPool {
         at..at + bytes.of(piece)
     }
 
-    /// Checksum of what was written to a page or a state.
+    /// Checksum of the bytes that were written to a page or a state.
     pub fn sum(&self, piece: Piece) -> Sum {
         self.sums[self.before(piece)]
     }

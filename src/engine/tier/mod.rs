@@ -1,10 +1,10 @@
-//! Tier below the device's memory: beginnings of prompts in host memory.
+//! Tier below the device's memory: prompt prefixes in host memory.
 //!
 //! Ends of prompts are written when the prompt has proved sound, so that they are there when the
-//! device's memory evicts them. A prompt whose beginning is here gets pages and a slot, and begins
-//! when those are filled; meanwhile others go on. Beginnings here have a tree of their own, ordered
-//! by worth like that of the device: its pages and states lie in host memory. A
-//! beginning is found only when all of it has been written.
+//! device's memory evicts them. A prompt whose prefix is here gets pages and a slot, and starts
+//! when those are filled; meanwhile others go on. Prefixes here have a tree of their own, ordered
+//! by worth like that of the device: its pages and states lie in host memory. A prefix is found
+//! only when all of it has been written.
 
 pub mod disk;
 mod host_pool;
@@ -28,28 +28,28 @@ use step::PAGE;
 use step::executor::{DeviceError, Executor, PageId, Slot, TokenId};
 use step::transfer::{Piece, PieceBytes, Transfer};
 
-/// Bytes under way up to which further saves are started: a restore has to wait for those.
+/// Bytes of running copies up to which further saves are started: a restore has to wait for them.
 const SAVES_UNDER_WAY_MAX: usize = 256 << 20;
-/// Bytes under way up to which further restores are started: as many as a device copies during a
-/// step of long prompts, since no more are started before its end.
+/// Bytes of running copies up to which further restores are started: as many as a device copies
+/// during a step of long prompts, since no more are started before its end.
 const RESTORES_UNDER_WAY_MAX: usize = 512 << 20;
-/// Beginnings that wait to be saved, at most: their pages cannot be evicted meanwhile.
+/// Largest number of prefixes that wait to be saved: their pages cannot be evicted meanwhile.
 const QUEUED_MAX: usize = 64;
 
-/// Direction of copies.
+/// Direction of copies between the device and host memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Save,
     Restore,
 }
 
-/// Copies that belong together.
+/// Copies of one prefix in one direction.
 #[derive(Debug)]
 struct Copies {
     way: Way,
     transfers: Vec<Transfer>,
     started: usize,
-    /// Number of the last that was started.
+    /// Number of the last copy that was started.
     last: u64,
 }
 
@@ -68,14 +68,14 @@ impl Copies {
     }
 }
 
-/// Beginning of a prompt that is to be in host memory.
+/// Prompt prefix that is to be in host memory.
 #[derive(Debug)]
 struct Beginning {
     whose: (u128, Owner),
     reuse: Reuse,
-    /// Tokens of the beginning, in whole pages.
+    /// Tokens of the prefix, in whole pages.
     tokens: Vec<TokenId>,
-    /// Kind of the state after them, if the model has one.
+    /// Kind of the state after `tokens`, if the model has one.
     kind: Option<SnapshotKind>,
 }
 
@@ -85,66 +85,67 @@ impl Beginning {
     }
 }
 
-/// Beginning that has its pages in host memory, and is copied to them.
+/// Prefix that is being copied to pages of host memory.
 #[derive(Debug)]
 struct Incoming {
     beginning: Beginning,
-    /// Last block of it that was here before, and the number of those.
+    /// Last block of the prefix that was in host memory before.
     node: Option<NodeId>,
+    /// Number of blocks of the prefix that were in host memory before.
     known: usize,
-    /// Pages in host memory of the others.
+    /// Pages in host memory of the prefix's further blocks.
     pages: Vec<PageId>,
     state: Option<Slot>,
 }
 
 impl Incoming {
-    /// Pages and state in host memory of all that comes.
+    /// Pages and state in host memory that are being filled.
     fn pieces(&self) -> Vec<Piece> {
         let pages = self.pages.iter().map(|page| Piece::Page(*page));
         pages.chain(self.state.map(Piece::State)).collect()
     }
 }
 
-/// Beginning that is copied from the device.
+/// Prefix that is being copied from the device.
 #[derive(Debug)]
 struct Save {
     pin: Pin,
     copies: Copies,
     incoming: Incoming,
-    /// Checksums of what was copied.
+    /// Checksums of the copied pieces.
     sums: Sums,
 }
 
-/// Check whether the bytes of a beginning are still those that were written, before a restore.
+/// Check before a restore whether the bytes of a prefix are still those that were written.
 #[derive(Debug)]
 struct Check {
     ticket: u64,
-    /// Last block of the beginning, which is pinned until the check is given up.
+    /// Last block of the prefix, which is pinned until the check is given up.
     node: NodeId,
-    /// Leading pages of it that are not checked, as the device has them.
+    /// Leading pages of the prefix that are not checked, as the device has them.
     here: usize,
     sums: Sums,
     outcome: Option<bool>,
 }
 
-/// Beginning that is copied to the device.
+/// Prefix that is being copied to the device.
 #[derive(Debug)]
 struct Restore {
-    /// The sequence that waits for it.
+    /// Slot of the sequence that waits for the restore.
     slot: Slot,
     copies: Copies,
     node: NodeId,
     has_state: bool,
 }
 
-/// Traffic since the start.
+/// Bytes that were copied since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     pub saved_bytes: usize,
     pub restored_bytes: usize,
 }
 
-/// The tier in host memory.
+/// The tier of the prefix cache in host memory.
 pub struct Tier<N = Keyed> {
     index: Prefixes<N>,
     host: HostPool,
@@ -154,23 +155,24 @@ pub struct Tier<N = Keyed> {
     restores: VecDeque<Restore>,
     checks: Vec<Check>,
     tickets: u64,
-    /// Beginnings of which bytes had changed.
+    /// Number of prefixes whose bytes had changed.
     broken: usize,
     /// Transfers between host memory and a disk, if there is one.
     staging: Option<Staging>,
-    /// Copies that were started, and the last number and bytes of those under way.
+    /// Number of copies that were started.
     started: u64,
+    /// Numbers and bytes of the copies that are running, the oldest first.
     under_way: VecDeque<(u64, usize)>,
     traffic: Traffic,
 }
 
 impl<N: Naming> Tier<N> {
-    /// Empty tier in so many bytes; none if that is too little for a piece of each kind.
+    /// Empty tier in so many bytes; none if these do not suffice for a piece of each kind.
     pub fn new(bytes: usize, pieces: PieceBytes, naming: N) -> Option<Self> {
         let host = HostPool::new(bytes, pieces);
         let states = (0..host.slabs() as u32).map(Slot);
         let mut index = Prefixes::new(naming, pieces.state > 0, states);
-        // States are added when they get slabs.
+        // The index gets a state only when the state gets a slab.
         while index.take_state().is_some() {}
         (host.slabs() > 1).then(|| Tier {
             index,
@@ -189,7 +191,7 @@ impl<N: Naming> Tier<N> {
         })
     }
 
-    /// See `Kv::set_time`.
+    /// Sets the current time as `Kv::set_time` does.
     pub fn set_time(&mut self, time: std::time::Duration) {
         self.index.set_time(time);
         if let Some(staging) = &mut self.staging {
@@ -210,7 +212,7 @@ impl<N: Naming> Tier<N> {
         (self.host.pages() - self.host.pages_free()) * self.pieces.page
     }
 
-    /// Whether something is copied, checked or read, or waits for that.
+    /// Whether a piece is being copied, checked or read, or waits for that.
     pub fn is_busy(&self) -> bool {
         let is_staging = self.staging.as_ref().is_some_and(Staging::is_busy);
         let is_checking = self.checks.iter().any(|check| check.outcome.is_none());
@@ -218,23 +220,23 @@ impl<N: Naming> Tier<N> {
         copies || is_checking || is_staging
     }
 
-    /// Longest beginning of a prompt that is here.
+    /// Longest prefix of a prompt that is in host memory.
     pub fn look_up(&self, domain: u128, prompt: &[TokenId]) -> Hit {
         self.index.look_up(domain, prompt, 0)
     }
 
-    /// Notes that a sequence of `owner` goes on from a hit, whether it was restored or not.
+    /// Notes that a sequence of `owner` goes on from a hit, whether the hit was restored or not.
     pub fn note_use(&mut self, hit: &Hit, owner: Owner) {
         self.index.note_use(hit, owner);
     }
 
-    /// Number of beginnings that were found and had changed.
+    /// Number of prefixes that were found and had changed.
     pub fn broken(&self) -> usize {
         self.broken
     }
 
-    /// Whether a hit has been checked after its first `here` pages and is unchanged; if it has not
-    /// been checked, that begins, and `ticket` gets its number.
+    /// Whether a hit has been checked after its first `here` pages and is unchanged; if no check
+    /// has run, one starts, and `ticket` gets its number.
     pub fn is_checked(&mut self, ticket: &mut Option<u64>, hit: &Hit, here: usize) -> bool {
         let node = hit.node.expect("something was found");
         let known = ticket.and_then(|ticket| self.check_of(ticket));
@@ -264,7 +266,7 @@ impl<N: Naming> Tier<N> {
         self.checks.iter().find(|check| check.ticket == ticket)
     }
 
-    /// Whether a check goes on.
+    /// Whether a check is still running.
     pub fn checks(&self, ticket: u64) -> bool {
         self.check_of(ticket)
             .is_some_and(|check| check.outcome.is_none())
@@ -283,7 +285,7 @@ impl<N: Naming> Tier<N> {
         self.collect();
     }
 
-    /// Goes on with checks. Changed beginnings are not found any more.
+    /// Continues with checks. Changed prefixes are not found any more.
     fn settle_checks(&mut self, executor: &mut impl Executor) {
         for check in self.checks.iter_mut().filter(|of| of.outcome.is_none()) {
             if !check.sums.go_on(executor, &self.host, self.pieces) {
@@ -308,7 +310,7 @@ impl<N: Naming> Tier<N> {
         }
     }
 
-    /// Restores a hit: the given pages of a slot, which are the hit's last ones, and its state or
+    /// Restores a hit: the given pages of a slot, which hold the hit's last ones, and its state or
     /// its windowed pages.
     pub fn restore(&mut self, slot: Slot, hit: &Hit, (pages, window): (&[PageId], &[PageId])) {
         let node = hit.node.expect("something was found");
@@ -335,7 +337,7 @@ impl<N: Naming> Tier<N> {
         });
     }
 
-    /// Saves a beginning when its turn comes, unless too many wait.
+    /// Saves a prefix when the earlier ones are saved, unless too many wait.
     pub fn queue_save(&mut self, pin: Pin, kv: &mut Kv<N>) {
         match self.queued.len() < QUEUED_MAX {
             true => self.queued.push_back(pin),
@@ -343,7 +345,7 @@ impl<N: Naming> Tier<N> {
         }
     }
 
-    /// Takes note of finished copies; returns the slots whose beginnings are restored.
+    /// Handles finished copies; returns the slots whose prefixes are restored.
     ///
     /// # Errors
     /// `DeviceError` is fatal for the process.
@@ -379,7 +381,7 @@ impl<N: Naming> Tier<N> {
         Ok(filled)
     }
 
-    /// Starts copies, as many as may be under way: first restores, for which sequences wait.
+    /// Starts as many copies as may run at once: first restores, for which sequences wait.
     ///
     /// # Errors
     /// `DeviceError` is fatal for the process.
@@ -430,7 +432,7 @@ impl<N: Naming> Tier<N> {
         }
     }
 
-    /// Has a beginning written, unless it is here or all that it would replace is worth more.
+    /// Starts to save a prefix, unless it is here or all that it would replace is worth more.
     fn begin_save(&mut self, mut pin: Pin, kv: &mut Kv<N>) {
         let beginning = Beginning {
             whose: pin.whose,
@@ -461,7 +463,7 @@ impl<N: Naming> Tier<N> {
         pages.chain(state.into_iter().flatten()).collect()
     }
 
-    /// Copies between a state, or the windowed pages of a snapshot, and its state in host memory.
+    /// Copies between a state, or the windowed pages of a snapshot, and the state `in_host`.
     fn of_state(&self, (state, window): (Slot, &[PageId]), in_host: Slot) -> Vec<Transfer> {
         let at = self.host.at(Piece::State(in_host));
         if window.is_empty() {
@@ -476,8 +478,8 @@ impl<N: Naming> Tier<N> {
         pages.collect()
     }
 
-    /// Allocates memory for what is not here of a beginning. None if all of it is, or if what has
-    /// the memory is worth more.
+    /// Allocates memory for the part of a prefix that is not here. None if all of it is, or if the
+    /// memory is taken by prefixes that are worth more.
     fn begin(&mut self, beginning: Beginning) -> Option<Incoming> {
         let nodes = self.index.blocks(beginning.whose.0, &beginning.tokens);
         let nodes: Vec<_> = nodes.collect();
@@ -504,8 +506,8 @@ impl<N: Naming> Tier<N> {
         })
     }
 
-    /// Allocates memory for the state of a beginning and for its pages after the first `known`,
-    /// whose last block is `node`.
+    /// Allocates memory for the state of a prefix and for its pages after the first `known`, the
+    /// last of which is that of `node`.
     fn allocate(
         &mut self,
         beginning: &Beginning,
@@ -532,7 +534,7 @@ impl<N: Naming> Tier<N> {
             if free >= count {
                 break;
             }
-            // Evicted states free slabs for pages too, so pages are asked for one at a time.
+            // Evicted states free slabs for pages too, so pages are requested one at a time.
             self.index.free_pages(1, (owner, share));
             self.collect();
             if self.host.pages_free() == free {
@@ -546,7 +548,7 @@ impl<N: Naming> Tier<N> {
         Some((state, pages.collect()))
     }
 
-    /// Adds a saved beginning to the index.
+    /// Adds a saved prefix to the index.
     fn take_saved(&mut self, save: Save, kv: &mut Kv<N>) {
         kv.unpin(&save.pin);
         for (piece, sum) in save.sums.found() {
@@ -559,7 +561,7 @@ impl<N: Naming> Tier<N> {
         self.collect();
     }
 
-    /// Adds a beginning, whose bytes are in host memory, to the index. Its last block stays pinned.
+    /// Adds a prefix, whose bytes are in host memory, to the index. Its last block stays pinned.
     fn finish(&mut self, incoming: Incoming) -> (Beginning, Option<NodeId>) {
         let (beginning, mut pages) = (incoming.beginning, incoming.pages);
         let rest = &beginning.tokens[incoming.known * PAGE..];
@@ -577,7 +579,7 @@ impl<N: Naming> Tier<N> {
         (beginning, last)
     }
 
-    /// Frees the memory of a beginning that does not come.
+    /// Frees the memory of a prefix whose copy is given up.
     fn give_up(&mut self, incoming: Incoming) {
         let pages = incoming.pages.into_iter();
         pages.for_each(|page| self.host.give_page(page));
@@ -742,7 +744,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changed_in_the_room_is_not_found_until_it_is_written_again() {
+    fn what_changed_in_host_memory_is_not_found_until_it_is_written_again() {
         const BLOCKS: usize = 20;
         for broken in 0..=BLOCKS {
             let (mut kv, mut tier, mut device) = pair(4);

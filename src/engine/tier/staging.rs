@@ -1,6 +1,6 @@
-//! Staging between host memory and the disk: write-behind of what was saved to host memory, and
-//! read-ahead of beginnings of waiting prompts. Threads of the device and of the disk copy; the
-//! engine's thread only schedules them.
+//! Staging between host memory and the disk: write-behind of prefixes that were saved to host
+//! memory, and read-ahead of prefixes of waiting prompts. Threads of the device and of the disk
+//! copy; the engine's thread only schedules them.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::mpsc::Receiver;
@@ -14,27 +14,27 @@ use step::PAGE;
 use step::executor::{Executor, TokenId};
 use step::transfer::Piece;
 
-/// Bytes that are copied between host memory and buffers of the disk's threads at once, each way;
-/// at most one piece more.
+/// Bytes that are copied between host memory and buffers of the disk's threads at once, in each
+/// direction; at most one piece more.
 const COPIED_MAX: usize = 32 << 20;
-/// Divisor of host memory: beginnings that wait to be written have that part at most, since their
+/// Divisor of host memory: prefixes that wait to be written have that part at most, since their
 /// memory cannot be evicted meanwhile.
 const QUEUED_PART: usize = 2;
-/// Time that reading a beginning may take at least, however soon it would be computed.
+/// Least limit of the time to read a prefix, however soon it would be computed.
 const PATIENCE_MIN: Duration = Duration::from_secs(1);
 
-/// Time that it may take while the speed of prefill is not known.
+/// Limit of the time to read a prefix while the speed of prefill is not known.
 const UNKNOWN: Duration = Duration::from_secs(10);
 
-/// Prompt whose beginning is to be read from the disk.
+/// Prompt whose prefix is to be read from the disk.
 #[derive(Debug)]
 pub struct ReadAhead<'a> {
-    /// Domain and owner.
+    /// Domain and owner of the prompt.
     pub whose: (u128, Owner),
     pub prompt: &'a [TokenId],
-    /// Leading pages that the device has cached.
+    /// Number of leading pages that the device has cached.
     pub here: usize,
-    /// Time that the device takes to compute a page, if it has been measured.
+    /// Time that the device takes to compute a page, if measured.
     pub takes: Option<Duration>,
 }
 
@@ -44,18 +44,19 @@ struct Read {
     secret: Secret,
     found: Found,
     incoming: Option<Incoming>,
-    /// Its pages and state in host memory.
+    /// Pages and state in host memory that the prefix is read to.
     pieces: Vec<Piece>,
     started: usize,
-    /// Pieces that the disk has read, and copies of them to host memory under way.
+    /// Number of pieces that the disk has read.
     arrived: usize,
+    /// Copies of read pieces to host memory that are running.
     filling: VecDeque<Receiver<()>>,
     patience: Duration,
     begun: Duration,
 }
 
 impl Read {
-    /// Its memory, once no thread uses it any more, so that it may be freed.
+    /// Host memory of the read, once no thread uses it any more, so that it may be freed.
     fn end(self) -> Option<Incoming> {
         for copy in self.filling {
             let _ = copy.recv(); // one that was started ends soon
@@ -67,15 +68,15 @@ impl Read {
 #[derive(Debug)]
 struct Write {
     node: NodeId,
-    /// Pieces in host memory.
+    /// Pieces in host memory that are to be written to the disk.
     pieces: Vec<Piece>,
     started: usize,
-    /// Bytes of pieces that come from there, the oldest first.
+    /// Bytes of pieces that are being copied from host memory, the oldest first.
     coming: VecDeque<Receiver<Vec<u8>>>,
 }
 
 impl Write {
-    /// Its last block, once no thread reads its memory any more.
+    /// Last block of the written prefix, once no thread reads its memory any more.
     fn end(self) -> NodeId {
         for copy in self.coming {
             let _ = copy.recv(); // one that was started ends soon
@@ -84,14 +85,14 @@ impl Write {
     }
 }
 
-/// Reads and writes of a disk, in their order.
+/// Queues of reads and writes of a disk.
 pub struct Staging {
     pub disk: Disk,
     queued: VecDeque<(Beginning, NodeId)>,
     write: Option<Write>,
-    /// The first is under way.
+    /// Reads in order; the first one is running.
     reads: VecDeque<Read>,
-    /// Last blocks of beginnings that were read for prompts that have not begun, pinned until then.
+    /// Last blocks of prefixes that were read for prompts that have not started, pinned until then.
     reserved: HashMap<u64, NodeId>,
     tickets: u64,
     pages_read: usize,
@@ -103,12 +104,12 @@ impl Staging {
         !self.reads.is_empty() || self.disk.is_busy() || self.disk.is_on() && writes
     }
 
-    /// Entry that is being read.
+    /// Prefix that is being read to host memory.
     pub(super) fn incoming(&self) -> Option<&Incoming> {
         self.reads.front()?.incoming.as_ref()
     }
 
-    /// Pages that were read.
+    /// Number of pages that were read from the disk.
     pub fn pages_read(&self) -> usize {
         self.pages_read
     }
@@ -132,8 +133,8 @@ impl<N: Naming> Tier<N> {
         self.staging.as_ref()
     }
 
-    /// Reads the beginning of a prompt if the disk has more of it than host memory and device;
-    /// returns the ticket.
+    /// Reads the prefix of a prompt if the disk has more of it than host memory and device; returns
+    /// the read's ticket.
     pub fn read_ahead(&mut self, ahead: &ReadAhead<'_>) -> Option<u64> {
         let on_host = self.look_up(ahead.whose.0, ahead.prompt).pages.len();
         let staging = self.staging.as_mut().filter(|of| of.disk.is_on())?;
@@ -168,13 +169,13 @@ impl<N: Naming> Tier<N> {
         Some(staging.tickets)
     }
 
-    /// Whether a reading goes on, or waits for those before it.
+    /// Whether a read is running, or waits for earlier ones.
     pub fn reads(&self, ticket: u64) -> bool {
         let staging = self.staging.as_ref();
         staging.is_some_and(|of| of.reads.iter().any(|read| read.ticket == ticket))
     }
 
-    /// Gives up a ticket, once its prompt has begun or never will.
+    /// Gives up a ticket, once its prompt has started or never will.
     pub fn forget(&mut self, ticket: u64) {
         let Some(staging) = &mut self.staging else {
             return;
@@ -189,8 +190,7 @@ impl<N: Naming> Tier<N> {
         }
     }
 
-    /// Queues a beginning in host memory to be written to the disk; its last block is pinned until
-    /// then.
+    /// Queues a prefix in host memory for writing to the disk; pins its last block until then.
     pub(super) fn queue_write(&mut self, beginning: Beginning, last: NodeId) {
         let is_whole = self.index.is_beginning(last, beginning.pages());
         let most = self.host.pages() / QUEUED_PART;
@@ -209,7 +209,7 @@ impl<N: Naming> Tier<N> {
         }
     }
 
-    /// Takes note of what the disk has read and written.
+    /// Handles the results of the disk's reads and writes.
     pub(super) fn settle_disk(&mut self, executor: &mut impl Executor) {
         while self.may_fill()
             && let Some(event) = self.staging.as_mut().and_then(|of| of.disk.take())
@@ -236,7 +236,7 @@ impl<N: Naming> Tier<N> {
         }
     }
 
-    /// Whether another piece may be copied to host memory; takes note of finished copies.
+    /// Whether another piece may be copied to host memory; first handles finished copies.
     fn may_fill(&mut self) -> bool {
         let read = self.staging.as_mut().and_then(|of| of.reads.front_mut());
         let Some(read) = read else { return true };
@@ -248,8 +248,7 @@ impl<N: Naming> Tier<N> {
         read.filling.len() * self.pieces.page < COPIED_MAX
     }
 
-    /// Takes a piece that was read. If it could not be read, the rest of the beginning is of no
-    /// use.
+    /// Takes a piece that was read. Without it, the rest of the prefix is of no use.
     fn take_read(
         &mut self,
         executor: &mut impl Executor,
@@ -274,7 +273,7 @@ impl<N: Naming> Tier<N> {
         }
     }
 
-    /// Adds a beginning to the index when all of it is in host memory.
+    /// Adds a prefix to the index when all of it is in host memory.
     fn finish_read(&mut self) {
         let may_fill = self.may_fill();
         let Some(staging) = &mut self.staging else {
@@ -299,7 +298,7 @@ impl<N: Naming> Tier<N> {
         self.collect();
     }
 
-    /// Drops all reads and writes, as the disk is off.
+    /// Drops all reads and writes, as the disk has been turned off.
     fn drop_all(&mut self) {
         let Some(staging) = &mut self.staging else {
             return;
@@ -315,7 +314,7 @@ impl<N: Naming> Tier<N> {
         incoming.for_each(|incoming| self.give_up(incoming));
     }
 
-    /// Releases a beginning that needs no more to be written.
+    /// Releases a prefix that is written or need not be written any more.
     fn release_written(&mut self, node: NodeId) {
         if self.index.recurs() {
             self.index.has_read(node);
@@ -354,7 +353,7 @@ impl<N: Naming> Tier<N> {
         }
     }
 
-    /// Begins the first read, or goes on with it.
+    /// Starts the first read, or continues with it.
     fn start_read(&mut self) {
         while let Some(read) = self.staging.as_mut().and_then(|of| of.reads.front_mut())
             && let Some(beginning) = read.beginning.take()
@@ -368,7 +367,7 @@ impl<N: Naming> Tier<N> {
                 (Some(pieces), Some(read)) => {
                     (read.incoming, read.pieces, read.begun) = (incoming, pieces, disk.now());
                 }
-                // It is here by now, or what it would replace is worth more.
+                // The prefix is in host memory by now, or would replace those of more worth.
                 _ => drop(reads.pop_front()),
             }
         }
@@ -390,7 +389,7 @@ impl<N: Naming> Tier<N> {
         }
     }
 
-    /// Begins the next write; returns whether one is under way.
+    /// Starts the next write; returns whether a write is running.
     fn begin_write(&mut self) -> bool {
         let Some(staging) = &mut self.staging else {
             return false;

@@ -8,11 +8,12 @@ use super::host_pool::HostPool;
 use step::executor::Executor;
 use step::transfer::{Piece, PieceBytes, Sum};
 
-/// Bytes of a batch of checksums, and batches under way at most.
+/// Bytes of a batch of checksums.
 const TOGETHER: usize = 8 << 20;
+/// Largest number of batches that are computed at once.
 const UNDER_WAY_MAX: usize = 128;
 
-/// Checksums of pieces, in their order.
+/// Checksums of pieces, in the order of the pieces.
 #[derive(Debug, Default)]
 pub struct Sums {
     pieces: Vec<Piece>,
@@ -29,12 +30,12 @@ impl Sums {
         }
     }
 
-    /// Pieces with their checksums, as far as those have come.
+    /// Pieces whose checksums have come, and the checksums.
     pub fn found(&self) -> impl Iterator<Item = (Piece, Sum)> {
         self.pieces.iter().copied().zip(self.came.iter().copied())
     }
 
-    /// Takes checksums that came and asks for more; returns whether all have come.
+    /// Takes the checksums that have come and asks for more; returns whether all have come.
     pub fn go_on(&mut self, device: &mut impl Executor, on: &HostPool, bytes: PieceBytes) -> bool {
         while self.asked < self.pieces.len() && self.coming.len() < UNDER_WAY_MAX {
             let ranges = self.next(on, bytes);
@@ -48,7 +49,7 @@ impl Sums {
         self.came.len() == self.pieces.len()
     }
 
-    /// Ranges of the next batch of pieces.
+    /// Ranges of host memory of the next batch of pieces.
     fn next(&self, on: &HostPool, bytes: PieceBytes) -> Vec<Range<usize>> {
         let mut sum = 0;
         let rest = self.pieces[self.asked..].iter();

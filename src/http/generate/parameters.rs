@@ -7,7 +7,7 @@ use crate::error::ApiError;
 use crate::fields::{Field, Object};
 use crate::limits::{CHOICES_MAX, LOGIT_BIAS_MAX, STOP_BYTES_MAX, STOP_TOKENS_MAX, STOPS_MAX};
 use crate::random;
-use engine::adaptive::Parts;
+use engine::adaptive::Sections;
 use engine::request::{Dry, MAX_TOP_LOGPROBS, Sampling, Xtc};
 use step::Facts;
 use step::executor::TokenId;
@@ -62,7 +62,7 @@ pub fn sampling(object: &Object<'_>, facts: &Facts) -> Result<Sampling, ApiError
         },
         adaptive: object
             .boolean("adaptive_sampling", false)?
-            .then(Parts::default),
+            .then(Sections::default),
         min_tokens: count(object, "min_tokens", 0)?.unwrap_or(0),
         allowed: allowed(object, facts.vocab)?,
         bad_words: Vec::new(),

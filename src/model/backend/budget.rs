@@ -10,11 +10,11 @@ use step::executor::DeviceError;
 
 const MEBIBYTE: u64 = 1 << 20;
 
-/// Host memory that the model may take.
+/// Budget of host memory that the model may take.
 #[derive(Clone, Debug)]
 pub struct Budget {
     files: Files,
-    /// Bytes that are left to other programs; None if the model is not in host memory.
+    /// Bytes that are left to other programs; None if the model does not lie in host memory.
     reserve: Option<u64>,
 }
 
@@ -35,9 +35,9 @@ impl Budget {
         self.least().map(|(bytes, _)| bytes)
     }
 
-    /// Bytes that may be taken now: the free ones less the reserve, or what a control group's limit
-    /// leaves if that is less. Reclaimable caches count as free. None if the model does not lie in
-    /// host memory, or the system does not say.
+    /// Bytes that may be taken now: the free ones less the reserve, or the rest of a control
+    /// group's limit if that is less. Reclaimable caches count as free. None if the model does not
+    /// lie in host memory, or the system does not say.
     fn least(&self) -> Option<Left> {
         self.files.available(self.reserve?)
     }
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_system_does_not_tell_is_no_reason_to_refuse() {
+    fn unknown_free_memory_is_no_reason_to_refuse() {
         let mut budget = Host::new("untold", 0).budget.clone();
         assert_eq!(budget.available(), None);
         budget.check(u64::MAX).unwrap();

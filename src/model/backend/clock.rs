@@ -2,7 +2,7 @@
 
 use step::executor::DeviceError;
 
-/// A backend whose operations can be timed.
+/// A backend whose operations can be timed on its device.
 pub trait Timed {
     type Clock: Clock;
 
@@ -10,20 +10,20 @@ pub trait Timed {
     fn clock(&self) -> Result<Self::Clock, DeviceError>;
 }
 
-/// Clock of the device's work.
+/// Clock of the work that a device has queued.
 pub trait Clock {
     type Mark;
 
     /// Bytes of the device's memory that the clock takes, which plans of a model do not include.
     fn bytes(&self) -> u64;
-    /// Keeps the device busy, so that operations queued next wait only for those before them and
-    /// not for the host.
+    /// Keeps the device busy, so that operations queued next wait only for earlier ones and not for
+    /// the host.
     fn occupy(&mut self) -> Result<(), DeviceError>;
     /// Mark at the end of all work so far.
     fn mark(&mut self) -> Result<Self::Mark, DeviceError>;
     /// Seconds from one mark to a later one; waits for both.
     fn seconds(&self, from: &Self::Mark, to: &Self::Mark) -> Result<f64, DeviceError>;
-    /// Reads `bytes` that no cache holds, at the speed of the device's memory: the shortest time of
-    /// an operation that needs as many.
+    /// Reads `bytes` that no cache holds, at full memory speed: a lower bound for the time of an
+    /// operation that needs as many.
     fn read_bytes(&mut self, bytes: u64) -> Result<(), DeviceError>;
 }

@@ -1,10 +1,10 @@
 //! The GPU: every operation is one launcher of `ffi/ops.toml`.
 //!
-//! Activations and recurrent states are F32, the KV pages and what attention multiplies BF16, other
-//! operands of tensor instructions, what an expert adds to a row and what cells hold F16. Weights
-//! are the checkpoint's values, in F16 where it has BF16.
-//! A call that fails is remembered and reported by the next `read`, as `ops::Device` asks for;
-//! until then nothing more is launched. All memory is taken before the first step.
+//! Activations and recurrent states are F32. KV pages and operands of attention are BF16; other
+//! operands of tensor instructions, an expert's addends of a row and rows in cells are F16. Weights
+//! are the checkpoint's values, BF16 ones as F16. A call that fails is remembered and reported by
+//! the next `read`, as `ops::Device` asks for; until then nothing more is launched. All memory is
+//! taken before the first step.
 
 pub mod about;
 mod attend;
@@ -63,7 +63,7 @@ pub use route::Experts;
 use steps::Steps;
 use storage::{Order, Storage};
 
-/// Stand-ins for constants of experts, for a model that has none.
+/// Stand-ins for the constants of experts, in builds of a model without experts.
 #[cfg(not(has = "experts"))]
 mod route {
     use ffi::{Device, Stream};
@@ -84,65 +84,65 @@ mod route {
     }
 }
 
-/// Stand-ins for constants of recurrent layers, for a model that has none.
+/// Stand-ins for the constants of recurrent layers, in builds of a model without any.
 #[cfg(not(has = "delta"))]
 mod delta {
     pub const RECORDS: usize = 0;
     pub const ARRIVED: usize = 0;
 }
 
-/// The GPU that kernels are compiled for, and how many SMs grids are sized for.
+/// GPU that kernels are compiled for, and number of SMs that grids are sized for.
 const NEEDED: Needed = Needed {
     compute_capability: target::COMPUTE_CAPABILITY,
     multiprocessors: target::SMS,
     partition: target::PARTITION.is_some(),
 };
 
-/// Longest time of a call without a prompt: a step of decoding reads all memory at most once, which
-/// takes a GB10 half a second.
+/// Longest time of a step without a prompt: decoding reads all memory at most once, which takes a
+/// GB10 half a second.
 const PATIENCE: Duration = Duration::from_secs(4);
 /// Factor by which a step with a prompt may take longer. The longest is a whole prefill at the end
 /// of the longest context: of a 35B-A3B with 8192 rows after 122,880 positions, 2.2e14
-/// multiplications and additions. At the rates measured on an H200 that is 0.4 s; on a GB10, which
-/// shares the host's memory, 3 s if that comes as near to its peak, and a healthy one must not be
-/// given up.
+/// multiplications and additions. At the rates measured on an H200 the step takes 0.4 s; on a GB10,
+/// which shares the host's memory, 3 s if it comes as near to its peak, and a healthy GPU must not
+/// be given up.
 const PROMPT_PATIENCE: u32 = if target::HOST_RESERVE.is_some() { 3 } else { 1 };
-/// Most rows of a step, or of its rows outside of cells, for which kernels that stream keys for few
-/// rows are used.
+/// Largest number of rows of a step, or of its rows outside of cells, for which kernels that stream
+/// keys for few rows are used.
 const FEW_ROWS: usize = 64;
-/// Rows that are stored together as operands; an expert's rows are a multiple of them.
+/// Rows that are stored together as operands; each expert's rows are padded to a multiple.
 const OPERAND_ROWS: usize = 8;
-/// Longest sum of a product, without those of experts.
+/// Longest sum of a product, without products of experts.
 const WIDEST: usize = largest(&[2 * HIDDEN, attend::WIDEST, Block::MIXED, WIDEST_MLP]);
-/// Inner width of the widest MLP, of those beside experts too; 0 without one.
+/// Inner width of the widest MLP, or MLP beside experts; 0 without any.
 const WIDEST_MLP: usize = most(
     largest(&each_mlp![M => <M as crate::shapes::Mlp>::INTERMEDIATE]),
     largest(&each_experts![E => <E as crate::shapes::Experts>::BESIDE]),
 );
-/// Elements of a step's widest row: among rows that operations take, and all experts of a row
-/// together.
+/// Elements of a step's widest row: of any operation's tensor, or of a row's results at all of its
+/// experts together.
 const WIDEST_ROW: usize = largest(&[2 * HIDDEN, Block::WIDEST, route::WIDEST_ROW, WIDEST_MLP]);
 /// Blocks of the model.
 type Block = AnyBlock<Cuda>;
-/// Matrices' storages of one `norm_linear`, each of which may need the rows in another layout.
+/// Storages of the matrices of one `norm_linear`, each of which may need another row layout.
 const NORMED_STORAGES: usize = 2;
-/// Bytes of rows as F16 operands of tensor instructions: those of the longest sums, or those of
-/// `NORMED_STORAGES`.
+/// Bytes of rows as F16 operands of tensor instructions: rows of the longest sums, or normed rows
+/// for `NORMED_STORAGES` layouts.
 const ROWS_BYTES: usize =
     2 * ROWS_MAX.next_multiple_of(OPERAND_ROWS) * most(WIDEST, NORMED_STORAGES * HIDDEN);
-/// Bytes of the F16 rows, few of them, that each block holds.
+/// Bytes of the few F16 rows that each block of a kernel reads as a whole.
 const HELD_BYTES: usize = 2 * FEW_ROWS * HIDDEN;
-/// Bytes of operands: one kernel at a time uses them.
+/// Bytes of the operand buffer, which one kernel at a time uses.
 const OPERAND_BYTES: usize = largest(&[HELD_BYTES, ROWS_BYTES, route::OPERAND_BYTES]);
-/// Bytes that `gated_delta` prepares for a step's cells; while weights are loaded, they pass
-/// through these.
+/// Bytes that `gated_delta` prepares for a step's cells; while weights are loaded, the weights pass
+/// through this memory.
 const RECORDS: usize = most(delta::RECORDS, load::RECORDS_MIN);
-/// Counters of blocks: of those that have stored their results, for each group of query heads of
-/// few rows' tiles, or of those that have read their inputs.
+/// Number of counters of a kernel's blocks: of blocks that have stored their results, for each
+/// group of query heads of each tile of few rows; or of blocks that have read their inputs.
 const ARRIVED: usize = most(FEW_ROWS * attend::GROUPS, delta::ARRIVED);
-// A step of decoding has few rows, so `attention` has memory for its splits.
+// A step of decoding has few rows, so the buffers of `attention` suffice for its splits.
 const _: () = assert!(MAX_SEQUENCES <= FEW_ROWS);
-/// Parts into which `top_k` divides rows, in a step.
+/// Number of parts into which `top_k` divides all rows of a step.
 const PARTS: usize = ENDS_MAX * TOP_K_CHUNKS * TOP_K_PARTS;
 
 const fn most(a: usize, b: usize) -> usize {
@@ -155,11 +155,11 @@ const fn least(a: usize, b: usize) -> usize {
 
 /// GPU 0 with one stream, bound to the thread that opened it.
 pub struct Cuda {
-    /// The GPU.
+    /// Device handle of the GPU.
     pub device: Gpu,
     /// Bytes of memory that could be taken when the GPU was opened, if known.
     available: Option<u64>,
-    /// Where its operations are launched.
+    /// Stream that operations are launched in.
     pub queue: Queue,
     /// Recorded steps, by program and number of rows.
     graphs: Vec<(Program, usize, Graph)>,
@@ -174,17 +174,18 @@ pub struct Cuda {
     attend: attend::Workspace,
     #[cfg_attr(not(has = "experts"), expect(dead_code, reason = "there are none"))]
     experts: route::Workspace,
-    /// `[FEW_ROWS][GROUPS]` counters, zero between launches: blocks of a tile of few rows that have
-    /// stored their splits; the first one also blocks that have normed a row or ranked its logits;
-    /// or, for each span and key head, blocks that have read their channels.
+    /// Counters of blocks, `[FEW_ROWS][GROUPS]`, zero between launches: blocks of a tile of few
+    /// rows that have stored their splits; the first one also blocks that have normed a row or
+    /// ranked its logits; or, for each span and key head, blocks that have read their channels.
     arrived: DeviceBuf<u32>,
-    /// Records that `gated_delta` prepares for a step's cells; before the first step, rows to be
-    /// repacked.
+    /// Records that `gated_delta` prepares for a step's cells; before the first step, rows to
+    /// repack.
     records: DeviceBuf<u8>,
-    /// Rows of a step as tensor instructions read them.
+    /// Rows of a step in the layout that tensor instructions read.
     operands: DeviceBuf<u8>,
-    /// Ranking of rows of logits: orders and sums of `PARTS`.
+    /// Ids of the ranking of rows of logits, in each of `PARTS`.
     orders: DeviceBuf<u32>,
+    /// Sums of exponentials of the logits in each of `PARTS`.
     sums: DeviceBuf<f32>,
 }
 
@@ -198,13 +199,13 @@ enum Mode {
     Runs,
     Records,
     /// The recorded graph ends here: lists have been written that later kernels may read early,
-    /// before the launches ahead of them are done, which no kernel does across two graphs.
+    /// before earlier launches are done, which kernels do not do across two graphs.
     Recorded,
-    /// Operations only shape their results, because a graph does their work.
+    /// Operations only set the shapes of their results, because a graph does the computation.
     Replays,
 }
 
-/// Stream that operations are launched in, with its state.
+/// Stream that operations are launched in, and the failures of launches.
 pub struct Queue {
     /// Stream of the operations.
     pub stream: Stream,
@@ -213,7 +214,7 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Calls a launcher, unless a call before it failed or a graph does its work.
+    /// Calls a launcher, unless an earlier call failed or a graph does the computation.
     pub(crate) fn launch(
         &mut self,
         op: &'static str,
@@ -245,9 +246,9 @@ impl Queue {
 
 /// Activations `[rows, width]` in F32.
 pub struct Tensor {
-    /// Rows in use.
+    /// Number of rows in use.
     pub rows: usize,
-    /// Elements of a row.
+    /// Number of elements of a row.
     pub width: usize,
     /// Rows one after the other, between guards.
     pub values: DeviceBuf<f32>,
@@ -255,17 +256,17 @@ pub struct Tensor {
     pub cells_f16: bool,
     /// Whether all rows are F16, in the first half of the memory; only products read such rows.
     pub rounded: bool,
-    /// Elements before and after the tensor's own.
+    /// Elements of each guard, before and after the tensor's own.
     pub guard: usize,
 }
 
-/// Weights `[n, k]` in panels.
+/// Weights `[n, k]` in the panels of a storage.
 pub struct Matrix {
-    /// Rows.
+    /// Number of rows.
     pub n: usize,
-    /// Columns.
+    /// Number of columns.
     pub k: usize,
-    /// Layout of its elements.
+    /// Layout of the matrix in memory.
     pub storage: Storage,
     /// Panels one after the other.
     pub bytes: DeviceBuf<u8>,
@@ -274,8 +275,8 @@ pub struct Matrix {
 /// A vector of weights in F32.
 pub struct Vector(pub DeviceBuf<f32>);
 
-/// Rows that were read last, in page-locked memory, to which the device writes at the full rate of
-/// the link.
+/// Rows that were read last, in page-locked memory, which the device writes at the full rate of the
+/// link.
 pub struct Host {
     memory: PinnedBuf<f32>,
     len: usize,
@@ -307,7 +308,7 @@ impl Tensor {
         self.values.as_mut_ptr().wrapping_add(self.guard)
     }
 
-    /// Pointers to rows for a product: F32 and memory for rounding them, or null and F16.
+    /// Pointers to rows for a product: F32 rows and memory for operands, or null and F16 rows.
     fn as_factor(&self, operands: &mut DeviceBuf<u8>) -> (*const f32, *mut u8) {
         match self.rounded {
             true => (
@@ -328,7 +329,7 @@ impl Cuda {
     /// that does not belong to a layer.
     ///
     /// # Errors
-    /// Why it cannot be used, and what to do about it.
+    /// Why the GPU cannot be used, and the fix.
     pub fn open() -> Result<Cuda, DeviceError> {
         let device = Gpu::open(&NEEDED).map_err(refused)?;
         let available = memory::available_of(&device)?;
@@ -374,7 +375,7 @@ impl Cuda {
     /// A buffer of these values.
     ///
     /// # Errors
-    /// Too little memory, or a copy that failed.
+    /// Too little memory, or the copy failed.
     pub fn filled<T: Element>(&self, values: &[T]) -> Result<DeviceBuf<T>, DeviceError> {
         let mut buffer = memory::buffer(&self.device, values.len())?;
         buffer
@@ -383,7 +384,7 @@ impl Cuda {
         Ok(buffer)
     }
 
-    /// Reads matrices into buffers, where the device repacks them.
+    /// Reads matrices into buffers; the device repacks them.
     fn load(
         &mut self,
         matrices: &[Wanted<'_>],
@@ -516,8 +517,8 @@ impl Device for Cuda {
         if self.queue.failures.is_lost() {
             step.lose();
         } else {
-            // SAFETY: the stream has passed the previous copy: `begun` is only false after a wait,
-            // and no wait has failed.
+            // SAFETY: the stream has passed the previous copy, since `begun` is false only after a
+            // wait, and no wait has failed.
             let copied = unsafe { step.begin(batch, &self.queue.stream) };
             self.queue.failures.queued(copied);
         }
@@ -529,8 +530,8 @@ impl Device for Cuda {
             return operations(self);
         };
         if !self.queue.failures.any() {
-            // SAFETY: the graph's memory is this backend's and that of the one model it runs, as
-            // `record` asks for.
+            // SAFETY: the memory that the graph uses belongs to this backend and the one model that
+            // it runs, as `record` requires.
             let launched = unsafe { graph.launch(&self.queue.stream) };
             self.queue.failures.queued(launched);
         }
@@ -583,7 +584,7 @@ impl Cuda {
     /// Waits for all earlier operations.
     ///
     /// # Errors
-    /// If one of them failed.
+    /// The first failure of an operation.
     pub fn passed(&mut self) -> Result<(), DeviceError> {
         self.queue.wait();
         self.step.passed();
@@ -592,7 +593,7 @@ impl Cuda {
 }
 
 impl Drop for Cuda {
-    /// Waits for work under way, so that no operation uses memory after it is freed.
+    /// Waits for running work, so that no operation uses memory after it is freed.
     fn drop(&mut self) {
         self.queue.wait();
         self.wait_beside();
@@ -601,7 +602,7 @@ impl Drop for Cuda {
     }
 }
 
-/// Report of a failure at the boundary to the engine.
+/// Converts an error of CUDA for the boundary to the engine.
 pub fn refused(error: impl Into<ffi::Error>) -> DeviceError {
     let error = error.into();
     let text = error.to_string();

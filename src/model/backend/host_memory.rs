@@ -1,6 +1,6 @@
-//! Memory of the host that may be taken: its free part, within the limits of this process. These
-//! are the memory of its control groups, versions 1 and 2, and the address space and data it may
-//! have (`ulimit -v`, `-d`).
+//! Memory of the host that may be taken: its free part, within the limits of this process. Limits
+//! are the memory of its control groups, versions 1 and 2, and the address space and data that it
+//! may have (`ulimit -v`, `-d`).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,16 +15,16 @@ use crate::target;
 use host::allocator;
 use host::threads::cores;
 
-/// Threads counted for the addresses that threads, allocators' pools and mapped files reserve
-/// beyond the memory in use: this many, and two for each core.
+/// Number of threads assumed for the addresses that threads, allocators' pools and mapped files
+/// reserve beyond the memory in use; two for each core are added.
 const THREADS: u64 = 32;
 const STACK_BYTES: u64 = 2 * MEBIBYTE;
 const POOLS_BYTES: u64 = allocator::POOLS as u64 * allocator::POOL_BYTES;
-/// Bytes from which on a group's limit means none: it is then the largest number of pages.
+/// Bytes from which on a group's limit means no limit: the largest number of pages.
 const NO_LIMIT: u64 = 1 << 62;
 const MEBIBYTE: u64 = 1024 * 1024;
 
-/// Bytes that may be taken, and which limit bounds them.
+/// Bytes that may be taken, and the limit that bounds them.
 pub type Left = (u64, Bound);
 
 /// Files in which the system states free memory and the control groups of this process.
@@ -47,27 +47,27 @@ impl Default for Files {
 }
 
 impl Files {
-    /// Memory that is free now beyond a reserve of `reserve` bytes.
+    /// Free memory beyond a reserve of `reserve` bytes.
     fn free(&self, reserve: u64) -> Option<Left> {
         let available = available_bytes(&fs::read_to_string(&self.meminfo).ok()?)?;
         Some((available.saturating_sub(reserve), Bound::Free))
     }
 
-    /// Memory that the control groups have left now.
+    /// Memory below the limits of the control groups that is not taken.
     fn group(&self) -> Option<Left> {
         let groups = fs::read_to_string(&self.groups).ok()?;
         let mounts = fs::read_to_string(&self.mounts).ok()?;
         group_left(&groups, &mounts, &|file| fs::read_to_string(file).ok())
     }
 
-    /// The lesser of the free memory and what the control groups leave.
+    /// The lesser of the free memory and the rest of the control groups' limits.
     pub fn available(&self, reserve: u64) -> Option<Left> {
         let bounds = [self.free(reserve), self.group()];
         bounds.into_iter().flatten().min_by_key(|(bytes, _)| *bytes)
     }
 }
 
-/// Memory of the host, without what is left to other programs.
+/// Memory of the host, without the reserve for other programs.
 pub fn memory() -> HostMemory {
     let least = least().as_ref();
     HostMemory {
@@ -77,8 +77,8 @@ pub fn memory() -> HostMemory {
     }
 }
 
-/// Bytes that a model may take of it; None if the model is not in host memory, or the system does
-/// not tell.
+/// Bytes of host memory that a model may take; None if the model does not lie there, or the system
+/// does not tell.
 pub fn available() -> Option<u64> {
     memory().available()
 }
@@ -109,7 +109,7 @@ fn data() -> Option<Left> {
     Some((bytes, Bound::Data(limit)))
 }
 
-/// Value of a line of `/proc/self/status`, in bytes.
+/// Value of the line `name` of `/proc/self/status`, in bytes.
 fn status_bytes(name: &str) -> Option<u64> {
     kibibytes(&fs::read_to_string("/proc/self/status").ok()?, name)
 }
@@ -126,8 +126,8 @@ fn kibibytes(text: &str, name: &str) -> Option<u64> {
     kibibytes.checked_mul(1024)
 }
 
-/// The least that a control group of this process leaves, by `/proc/self/cgroup` and
-/// `/proc/self/mountinfo`; each group bounds those inside it. `read` reads a file.
+/// The least rest of a limit of this process's control groups, by `/proc/self/cgroup` and
+/// `/proc/self/mountinfo`; each group bounds the groups inside it. `read` reads a file.
 fn group_left(groups: &str, mounts: &str, read: &dyn Fn(&Path) -> Option<String>) -> Option<Left> {
     let all = mounts.lines().filter_map(Mount::parse).filter_map(|mount| {
         let path = mount.version.path(groups)?;
@@ -147,14 +147,15 @@ fn group_left(groups: &str, mounts: &str, read: &dyn Fn(&Path) -> Option<String>
 /// A mounted hierarchy of control groups that limits memory.
 struct Mount<'m> {
     version: Version,
-    /// Group that is mounted, and the path where.
+    /// Group that is mounted.
     root: &'m str,
+    /// Path at which the group is mounted.
     point: &'m str,
 }
 
 impl Mount<'_> {
-    /// A line of `/proc/self/mountinfo` (proc(5)): number, parent, device, root, place, options and
-    /// some more up to a dash, then type, source and options of the file system.
+    /// Parses a line of `/proc/self/mountinfo` (proc(5)): number, parent, device, root, mount
+    /// point, options and some more up to a dash, then type, source and options of the file system.
     fn parse(line: &str) -> Option<Mount<'_>> {
         let (mount, system) = line.split_once(" - ")?;
         let mut mount = mount.split(' ').skip(3);
@@ -292,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_uses_more_than_its_limit_has_no_room() {
+    fn a_group_that_uses_more_than_its_limit_has_no_memory_left() {
         let files = [
             ("/cg/unified/memory.max", "10"),
             ("/cg/unified/memory.current", "50"),

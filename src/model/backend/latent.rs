@@ -1,5 +1,5 @@
-//! Queries of latents, and results of these, on each device: products of heads with their rows of a
-//! matrix.
+//! Products of attention over latents, on each device: of heads' queries and results with each
+//! head's rows of a matrix.
 
 use super::clock::Timed;
 use super::cpu::pool::Pool;
@@ -23,7 +23,7 @@ impl<L: Shape, B: Ops<L> + Timed> Ops<L> for Metered<B> {
     }
 }
 
-/// Calls `run(head, at, weights)` for each row of `w [heads rows, k]`, row `at` of its head; heads
+/// Calls `run(head, at, weights)` for each row of `w [heads rows, k]`, row `at` of `head`; heads
 /// are split over the pool.
 fn each_row(
     pool: &mut Pool,
@@ -42,8 +42,8 @@ fn each_row(
     });
 }
 
-/// Completes a row of queries of latents: `x [QUERIES]` as projected, `q` with the products already
-/// where latents are.
+/// Completes a row of queries of latents: `x [QUERIES]` as projected; `q` already has the products
+/// in its latent elements.
 fn finish<L: Shape>(x: &[f32], q: &mut [f32], position: usize) {
     let heads = q.chunks_exact_mut(L::Attention::HEAD_DIM);
     for (q, x) in heads.zip(x.chunks_exact(L::QUERY)) {
@@ -135,7 +135,7 @@ mod on_gpu {
             assert_eq!(mixed.width, Attention::MIXED);
             check(w, Latent::RESULT_DIM);
             let (rows, out) = (count(mixed.rows), out.shape(mixed.rows, Latent::RESULTS));
-            // SAFETY: as above.
+            // SAFETY: shapes are checked; the matrix is in panels of F16.
             self.queue.launch("latent_results", |stream| unsafe {
                 ops::atlas_latent_results(mixed.as_ptr(), w.bytes.as_ptr(), out, rows, stream)
             });

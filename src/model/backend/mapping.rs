@@ -1,20 +1,20 @@
 //! A file of weights mapped into memory, under a lease.
 //!
 //! A page of a mapping whose file was cut short raises SIGBUS, which ends a process without a word.
-//! So a file is mapped only under a read lease of the kernel (`fcntl(2)`, F_SETLEASE): who opens it
-//! for writing or truncates it then waits until the lease is given back, for as long as
-//! `/proc/sys/fs/lease-break-time` says, 45 s unless somebody changed it; who asked not to wait is
-//! refused. Meanwhile the mapping is as it was, the holder is told that the lease is wanted, says
-//! so and ends, and the writer goes on. Any number of processes hold one of the same file. A lease
-//! is for the owner of the file (or CAP_LEASE) on a file system that has them, and protects where
-//! every way to the file leads through this kernel's view of it: not on FUSE or a network, whose
-//! other end changes files by itself, nor on overlays, below which they have other names. Elsewhere
-//! weights are copied to memory, where nobody can cut them. Renaming another file to its place
-//! disturbs no lease. A disk that fails under a mapping still raises SIGBUS: no lease helps against
-//! that.
+//! So a file is mapped only under a read lease of the kernel (`fcntl(2)`, F_SETLEASE): a process
+//! that opens it for writing or truncates it then waits until the lease is given back, for as long
+//! as `/proc/sys/fs/lease-break-time` says, 45 s unless somebody changed it; one that asked not to
+//! wait is refused. Meanwhile the mapping is as it was, the holder learns that the lease is wanted,
+//! reports so and ends, and the writer goes on. Any number of processes have a lease of the same
+//! file. A lease is for the owner of the file (or CAP_LEASE) on a file system that has leases, and
+//! protects where every way to the file leads through this kernel's view of it: not on FUSE or a
+//! network, whose other end changes files by itself, nor on overlays, below which files have other
+//! names. Elsewhere weights are copied to memory, where nobody can cut them. Renaming another file
+//! to its place disturbs no lease. A disk that fails under a mapping still raises SIGBUS: no lease
+//! helps against that.
 //!
-//! The kernel tells the holder by a signal; here by one that does nothing by default, and the lease
-//! is asked for its state instead, at each step and a few times a second between them.
+//! The kernel notifies the holder by a signal; here by one that does nothing by default, and the
+//! lease is asked for its state instead, at each step and a few times a second between them.
 
 use std::fs::File;
 use std::io;
@@ -39,10 +39,10 @@ const LOCAL: [(&str, u64); 9] = [
     ("EROFS", 0xE0F5_E1E2),
 ];
 
-/// Chooses the signal of a lease, which would end the process otherwise; not in `libc`.
+/// `fcntl` command to choose the signal of a lease, which would end the process; not in `libc`.
 const F_SETSIG: c_int = 10;
 
-/// The whole file, mapped read-only as long as this lives.
+/// A whole file, mapped read-only as long as this value lives.
 pub struct Mapping {
     memory: Mmap,
     /// The file with the lease, closed after the mapping.
@@ -64,7 +64,7 @@ impl Mapping {
             return Err(io::Error::other("it was cut short"));
         }
         // SAFETY: nobody changes the file while the lease is held, and work on the mapping ends
-        // when it is wanted back.
+        // when the lease is wanted back.
         let memory = unsafe { Mmap::map(&file)? };
         // Advice to the kernel, which may fail: a start reads nearly the whole file.
         let _ = memory.advise(Advice::WillNeed);
@@ -90,7 +90,7 @@ impl Mapping {
 
 /// Refuses a file system, by its number, on which a lease might protect nothing.
 fn require_local(number: u64) -> io::Result<()> {
-    // Some have the upper half of the number filled with its sign.
+    // Some systems fill the upper half of the number with its sign.
     let number = number & u64::from(u32::MAX);
     match LOCAL.iter().any(|(_, local)| *local == number) {
         true => Ok(()),
@@ -107,14 +107,14 @@ fn lease(file: &File) -> io::Result<()> {
 }
 
 fn control(file: &File, command: c_int, argument: c_int) -> io::Result<c_int> {
-    // SAFETY: these commands take and give a number.
+    // SAFETY: these commands of `fcntl` take and return a number.
     match unsafe { libc::fcntl(file.as_raw_fd(), command, argument) } {
         -1 => Err(io::Error::last_os_error()),
         found => Ok(found),
     }
 }
 
-/// A range of bytes of a mapping, which it keeps alive.
+/// A range of bytes of a mapping; the range keeps the mapping alive.
 #[derive(Clone)]
 pub struct Stretch {
     mapping: Arc<Mapping>,

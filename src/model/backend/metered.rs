@@ -1,4 +1,4 @@
-//! A backend that times every operation of another one, and knows the bytes it moves.
+//! A backend that times every operation of another backend, and knows the bytes that it moves.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -23,7 +23,7 @@ pub struct Label {
     pub k: usize,
 }
 
-/// One timed call.
+/// One timed call of an operation.
 #[derive(Clone, Copy, Debug)]
 pub struct Call {
     pub label: Label,
@@ -49,7 +49,7 @@ pub struct Shaped<T> {
     pub(crate) inner: T,
     pub(crate) rows: usize,
     width: usize,
-    /// Bytes of its rows.
+    /// Bytes of the tensor's rows.
     pub(crate) bytes: u64,
 }
 
@@ -76,7 +76,7 @@ impl<T> Shaped<T> {
 }
 
 impl<M> Weighed<M> {
-    /// Bytes of `rows` of its rows.
+    /// Bytes of `rows` rows of the tensor.
     fn bytes_of(&self, rows: usize) -> u64 {
         self.bytes * rows as u64 / self.n as u64
     }
@@ -173,8 +173,8 @@ pub(crate) fn multiplies(rows: usize, (n, k): (usize, usize), bytes: u64) -> OpC
     }
 }
 
-/// Type of an argument: a wrapper of `Metered` for what the inner device has, or a type that is
-/// passed on.
+/// Type of an argument: a wrapper of `Metered` for a type of the inner device, or a type that is
+/// passed on as it is.
 macro_rules! argument {
     (tensor) => {
         &Self::Tensor
@@ -223,7 +223,7 @@ macro_rules! metered {
     )+};
 }
 
-/// Functions that are passed on to the inner device.
+/// Functions whose calls are passed on to the inner device untimed.
 macro_rules! forwarded {
     ($(fn $name:ident(&$this:ident $(, $argument:ident: $type:ty)*) $(-> $out:ty)?;)+) => {$(
         fn $name(&$this $(, $argument: $type)*) $(-> $out)? {
@@ -504,7 +504,7 @@ impl<A: shapes::Attention, B: Attend<A> + Timed> Attend<A> for Metered<B> {
         let (queries, keys, values) = (&mut q.inner, &mut k.inner, v.map(|v| &v.inner));
         self.inner
             .store_kv(queries, keys, values, norms, cache, batch);
-        // Gates are not moved. The bytes written for a row are those read for a position.
+        // Gates are not moved. A row writes as many bytes of keys and values as a position has.
         let cached = Cost::attend::<A>(k.rows).bytes;
         let bytes = q.bytes + k.bytes + v.map_or(0, |v| v.bytes) + cached;
         self.done("store_kv", moves(bytes));
@@ -546,7 +546,7 @@ impl<A: shapes::Attention, B: Attend<A> + Timed> Attend<A> for Metered<B> {
         };
         self.inner.attention(inner, cache, batch, &mut out.inner);
         out.shape(batch.rows(), A::MIXED);
-        // Cells write rows that need not be read again, so each position of the cache moves once.
+        // Rows that cells write need not be read again, so each position of the cache moves once.
         self.done("attention", attend_cost::<A>(batch, given + out.bytes));
     }
 }
@@ -668,8 +668,8 @@ impl<E: shapes::Experts, B: Route<E> + Timed> Route<E> for Metered<B> {
     }
 }
 
-/// Cost of experts: weights of those that rows visit, if all are equally likely, and of the shared
-/// one; rows and their sums read and written; `logits` bytes of a router.
+/// Cost of experts: weights of the experts that rows visit, if all are equally likely, and of the
+/// shared one; rows and their sums read and written; `logits` bytes of a router.
 fn experts_cost<E: shapes::Experts, T, M>(
     x: &Shaped<T>,
     experts: &Weighed<M>,
@@ -706,8 +706,7 @@ fn states_cost<D: shapes::Delta>(batch: &Batch, rows: u64) -> OpCost {
     }
 }
 
-/// Bytes of a convolution without its rows: weights, and the inputs of earlier steps that it reads
-/// and leaves.
+/// Bytes of a convolution without its rows: weights, and the tail that it reads and writes.
 fn conv_bytes<D: shapes::Delta>(batch: &Batch) -> u64 {
     let tap = D::QKV * size_of::<f32>();
     let tails = 2 * batch.spans().len() * (D::CONV - 1);

@@ -1,4 +1,4 @@
-//! Devices that run `crate::ops`.
+//! Devices that run the operations of `crate::ops`.
 
 #[macro_use]
 pub mod metered;
@@ -25,7 +25,7 @@ mod weights {
     mod storage;
 }
 
-/// The device of this binary.
+/// The device of a binary for processors.
 #[cfg(not(feature = "cuda"))]
 mod device {
     use super::cpu::{Cpu, THREADS_MAX};
@@ -43,19 +43,19 @@ mod device {
         Ok(super::host_memory::available())
     }
 
-    /// Most threads that work for the device at once: those of its operations without their caller,
-    /// and those of a check before serving.
+    /// Largest number of threads that work for the device at once: those of its operations without
+    /// their caller, and those of a check before serving.
     pub fn threads() -> usize {
         let cores = threads::cores();
         cores.min(THREADS_MAX) - 1 + cores.min(LOGITS_ROWS_MAX)
     }
 
-    /// None: the processor is used as a whole.
+    /// Text about the part of the device in use: none, since the processor is used as a whole.
     pub fn partition() -> Option<String> {
         None
     }
 
-    /// The processors in use.
+    /// Description of the processors in use.
     pub fn describe() -> Result<String, String> {
         Ok(format!(
             "the host's processor, {} threads; this binary uses no GPU",
@@ -63,13 +63,13 @@ mod device {
         ))
     }
 
-    /// The host's processor.
+    /// Opens the host's processor.
     pub fn open() -> Result<Backend, DeviceError> {
         Ok(Cpu::default())
     }
 }
 
-/// The device of this binary.
+/// The device of a binary for GPUs.
 #[cfg(feature = "cuda")]
 mod device {
     use super::cuda::{Cuda, READERS, copy_threads};
@@ -83,19 +83,19 @@ mod device {
     /// Device that runs the model.
     pub type Backend = Cuda;
 
-    /// Threads that the driver may start.
+    /// Number of threads that the driver may start.
     const DRIVER: usize = 8;
 
-    /// Most threads that work for the device at once: the driver's, those of checksums, and those
-    /// that read weights or check the model before serving.
+    /// Largest number of threads that work for the device at once: the driver's, those of
+    /// checksums, and those that read weights or check the model before serving.
     pub fn threads() -> usize {
         DRIVER + copy_threads() + READERS.max(threads::cores())
     }
 
-    /// The GPU.
+    /// Opens the GPU.
     ///
     /// # Errors
-    /// Why it cannot be used, and what to do about it.
+    /// Why the GPU cannot be used, and the fix.
     pub fn open() -> Result<Backend, DeviceError> {
         Cuda::open()
     }

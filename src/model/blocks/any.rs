@@ -9,7 +9,7 @@ use step::executor::DeviceError;
 
 macro_rules! blocks {
     ($($name:ident: $module:ident::$block:ident<$shape:ident> by $($ops:ident)::+,)+) => {
-        /// Blocks by their shapes.
+        /// Types of blocks, by the names of their shapes.
         mod kinds {
             $(pub type $shape<B> = crate::blocks::$module::$block<B, crate::target::$shape>;)+
         }
@@ -24,13 +24,13 @@ macro_rules! blocks {
             $($shape(kinds::$shape<B>),)+
         }
 
-        /// Workspace of a step, for every block.
+        /// Workspace of a step, of every kind of block.
         pub struct Scratch<B: Runs> {
             $($name: <kinds::$shape<B> as Block<B>>::Scratch,)+
         }
 
         impl Shape {
-            /// Bytes of the block's cache in a page of a group; 0 without a cache there.
+            /// Bytes of the block's cache in a page of a group; 0 if the block has no cache there.
             pub fn page_bytes<B: Runs>(self, group: PageGroup) -> usize {
                 let (of, bytes) = match self {
                     $(Shape::$shape => {
@@ -66,10 +66,10 @@ macro_rules! blocks {
             /// Widest row that a block leaves in `Stream::mixed`.
             pub const MIXED: usize = largest(&[$(kinds::$shape::<B>::MIXED,)+]);
 
-            /// Widest row that a block works on.
+            /// Widest row that a block computes.
             pub const WIDEST: usize = largest(&[$(largest(kinds::$shape::<B>::WIDTHS),)+]);
 
-            /// Reads the weights of the loader's site as a block of that shape. `# Errors` as
+            /// Reads the weights of the loader's site as a block of the shape. `# Errors` as
             /// `Block::load`.
             pub fn load(shape: Shape, loader: &mut Loader<'_, B>) -> Result<Self, WeightsError> {
                 Ok(match shape {

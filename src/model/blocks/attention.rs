@@ -7,25 +7,25 @@ use crate::target::{CHANNELS, HIDDEN, Role};
 use crate::weights::WeightsError;
 use step::executor::DeviceError;
 
-/// Projections, norms of heads where the shape has them, and the cache of one layer.
+/// Projections of one layer, norms of heads where the shape has them, and the cache.
 pub struct Attention<B: Attend<A>, A: shapes::Attention> {
     q: B::Matrix,
     k: B::Matrix,
     v: B::Matrix,
     o: B::Matrix,
-    /// Weights of the norms of queries and of keys, of a head or of a whole row.
+    /// Weights of the norms of queries and of keys, by head or by whole row.
     pub(crate) norms: Option<[B::Vector; 2]>,
-    /// Scores of the shape's sinks.
+    /// Scores of the shape's sinks, by query head.
     sinks: Option<B::Vector>,
     cache: B::KvCache,
 }
 
-/// Storage of a step.
+/// Workspace of a step for attention.
 pub struct Scratch<T> {
     q: T,
     k: T,
     v: T,
-    /// Queries and keys that are normed by row.
+    /// Queries and keys that are normed by whole row.
     normed: Option<[T; 2]>,
 }
 
@@ -42,7 +42,7 @@ impl<A: shapes::Attention, B: Dense + Attend<A>> Block<B> for Attention<B, A> {
 
     fn load(loader: &mut Loader<'_, B>) -> Result<Self, WeightsError> {
         const {
-            // A norm of the hidden width leaves out what pads hidden states.
+            // A norm over the hidden width leaves out the padding of hidden states.
             let is_padded = CHANNELS != HIDDEN;
             let is_hidden = A::QUERIES == HIDDEN || A::KEYS == HIDDEN;
             assert!(!(A::ROWS_NORMED && is_padded && is_hidden));

@@ -1,5 +1,5 @@
 //! An MLP and experts beside each other: both read the residual stream, each has norms of its own,
-//! and their sum is normed before it is added.
+//! and the sum of their outputs is normed before it is added.
 
 use super::experts::{self, Experts};
 use super::mlp::{self, Mlp};
@@ -10,11 +10,11 @@ use crate::target::{HIDDEN, Role};
 use crate::weights::WeightsError;
 use step::executor::DeviceError;
 
-/// Both parts of one layer; `Norms::before` is that of the MLP.
+/// The MLP and the experts of one layer; `Norms::before` is that of the MLP.
 pub struct Both<B: ops::Both<S>, S: shapes::Both> {
     mlp: Mlp<B, S::Mlp>,
     experts: Experts<B, S::Experts>,
-    /// Norm of the output of the MLP.
+    /// Norm of the MLP's output.
     of_mlp: B::Vector,
     /// Norm before the router.
     router: B::Vector,
@@ -24,12 +24,13 @@ pub struct Both<B: ops::Both<S>, S: shapes::Both> {
     zeros: B::Vector,
 }
 
-/// Storage of a step.
+/// Workspace of a step for an MLP and experts.
 pub struct Scratch<B: ops::Both<S>, S: shapes::Both> {
     mlp: mlp::Scratch<B::Tensor>,
     experts: experts::Scratch<B, S::Experts>,
-    /// Results of the experts, then of both.
+    /// Outputs of the experts.
     given: B::Tensor,
+    /// Sum of both outputs.
     sum: B::Tensor,
 }
 

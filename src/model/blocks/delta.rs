@@ -7,11 +7,11 @@ use crate::target::Role;
 use crate::weights::WeightsError;
 use step::executor::DeviceError;
 
-/// Projections, convolution, decay, and states of one layer.
+/// Projections, convolution, decay and states of one layer.
 pub struct DeltaNet<B: Delta<D>, D: shapes::Delta> {
     qkv: B::Matrix,
     z: B::Matrix,
-    /// Strength of updates, but in Mamba-2.
+    /// Projection to the strength of updates; none in Mamba-2.
     b: Option<B::Matrix>,
     a: B::Matrix,
     out: B::Matrix,
@@ -23,7 +23,7 @@ pub struct DeltaNet<B: Delta<D>, D: shapes::Delta> {
     state: B::LayerStates,
 }
 
-/// Storage of a step.
+/// Workspace of a step for a recurrent mixer.
 pub struct Scratch<T> {
     qkv: T,
     conv: T,
@@ -37,7 +37,7 @@ impl<D: shapes::Delta, B: Delta<D>> Block<B> for DeltaNet<B, D> {
 
     const WIDTHS: &'static [usize] = &[D::QKV, D::QKV, D::VALUES, D::VALUE_HEADS, D::VALUE_HEADS];
     const MIXED: usize = D::VALUES;
-    /// Matrices, then convolution tails.
+    /// Bytes of the matrix states, then of the convolution tails.
     const STATE_BYTES: &'static [usize] = &<B as Delta<D>>::STATE_BYTES;
 
     fn load(loader: &mut Loader<'_, B>) -> Result<Self, WeightsError> {
@@ -98,7 +98,7 @@ impl<D: shapes::Delta, B: Delta<D>> Block<B> for DeltaNet<B, D> {
 }
 
 impl<D: shapes::Delta, B: Delta<D>> DeltaNet<B, D> {
-    /// Decode, verified drafts and short prompts.
+    /// Runs steps with few rows: decoding, verified drafts and short prompts.
     fn few(&mut self, ops: &mut B, pass: Pass<'_, B>, own: &mut Scratch<B::Tensor>) {
         let Pass { stream, batch, .. } = pass;
         let input = ops::DeltaNet {
@@ -119,7 +119,7 @@ impl<D: shapes::Delta, B: Delta<D>> DeltaNet<B, D> {
         });
     }
 
-    /// Prompts: heads are normed with the product that they are for.
+    /// Runs steps with prompts: heads are normed within the product that reads them.
     fn prompt(&mut self, ops: &mut B, pass: Pass<'_, B>, own: &mut Scratch<B::Tensor>) {
         let Pass { stream, batch, .. } = pass;
         let taps = (&self.conv, self.conv_bias.as_ref());

@@ -9,30 +9,30 @@ use step::executor::DeviceError;
 
 /// The router and the experts of one layer.
 pub struct Experts<B: Route<E>, E: shapes::Experts> {
-    /// A row per expert, the shared one's last.
+    /// Router matrix with a row per expert, the shared one's last.
     router: B::Matrix,
-    /// Numbers per expert that `Route::route` takes beside logits, if the model has such.
+    /// Numbers per expert that `Route::route` takes beside logits, if the model has any.
     per_expert: Option<B::Vector>,
-    /// Routed experts, the shared one last.
+    /// Matrices of the routed experts, and of the shared one last.
     pub experts: B::Experts,
-    /// Projections of hidden states to latents and back, if experts read such.
+    /// Projections of hidden states to latents and back, if experts read latents.
     latent: Option<[B::Matrix; 2]>,
-    /// Up and down of the expert beside these.
+    /// Up and down projection of the ungated MLP that runs beside the routed experts, if any.
     beside: Option<[B::Matrix; 2]>,
 }
 
-/// Storage of a step.
+/// Workspace of a step for experts.
 pub struct Scratch<B: Route<E>, E: shapes::Experts> {
     /// Logits of the router.
     router: B::Tensor,
     routing: B::Routing,
     /// Latent inputs and outputs of the experts.
     latent: Option<[B::Tensor; 2]>,
-    /// Activations of the expert beside the routed ones.
+    /// Activations of the MLP beside the routed experts.
     beside: Option<B::Tensor>,
 }
 
-/// Experts of a site, the shared one last.
+/// Sources of the matrices of a site's experts, the shared one last.
 pub fn sources<E: shapes::Experts>(checkpoint: &Checkpoint, site: Site) -> Vec<ExpertSource<'_>> {
     let expert = |[gate, up, down]: [Role; 3], at| {
         let of = |role: &Role| checkpoint.expert(*role, site, at);
@@ -120,8 +120,8 @@ impl<E: shapes::Experts, B: Dense + Route<E>> Block<B> for Experts<B, E> {
 }
 
 impl<E: shapes::Experts, B: Dense + Route<E>> Experts<B, E> {
-    /// Leaves logits of normed rows, latents, what the expert beside makes of them, and, where
-    /// experts read these, normed rows in `x`.
+    /// Computes the router's logits of normed rows, latents, the inner rows of the MLP beside, and,
+    /// where experts read normed rows, those in `x`.
     pub(super) fn choose(
         &self,
         ops: &mut B,
@@ -138,7 +138,7 @@ impl<E: shapes::Experts, B: Dense + Route<E>> Experts<B, E> {
         ops.norm_linear(residual, norm, x, !E::LATENT, &mut products);
     }
 
-    /// Adds what the experts that `choose` prefers make of `x`.
+    /// Adds the weighted outputs for `x` of the experts that the router's logits prefer.
     pub(super) fn visit(
         &self,
         ops: &mut B,

@@ -7,36 +7,36 @@ use crate::target::Role;
 use crate::weights::WeightsError;
 use step::executor::DeviceError;
 
-/// Attention over one latent of each position (MLA): what makes keys and values of it is a part of
-/// queries and of results, so that all query heads ask one key head whose values are the latents.
+/// Attention over one latent of each position (MLA): the matrices from latents to keys and values
+/// are multiplied into queries and results, so all query heads ask one key head.
 pub trait Shape: Send + Sync + 'static {
-    /// Attention over the latents.
+    /// Shape of the attention over the latents.
     type Attention: shapes::Attention;
-    /// Width between both products that make queries.
+    /// Width between the two products that make queries.
     const QUERY_RANK: usize;
-    /// Elements of a query that a latent is asked by.
+    /// Elements of a head's query that are multiplied into a query of latents.
     const NOPE_DIM: usize;
     /// Elements of a head's result.
     const RESULT_DIM: usize;
     /// Growth of queries with their positions.
     const TEMPERATURE: Option<Temperature>;
 
-    /// Elements of a query: those for a latent, then those that turn, pairs `(2i, 2i + 1)`.
+    /// Elements of a head's query: those for latents, then rotated ones, pairs `(2i, 2i + 1)`.
     const QUERY: usize = Self::NOPE_DIM + Self::Attention::ROTARY_DIM;
-    /// Width of queries.
+    /// Width of the queries of all heads.
     const QUERIES: usize = Self::Attention::HEADS * Self::QUERY;
-    /// Width of results.
+    /// Width of the results of all heads.
     const RESULTS: usize = Self::Attention::HEADS * Self::RESULT_DIM;
-    /// Fails to compile where the numbers do not fit each other.
+    /// Fails to compile where the shape's numbers contradict each other.
     const CHECK: () = assert!(Self::Attention::LATENT && Self::Attention::KV_HEADS == 1);
 }
 
-/// Attention over latents of one shape, beside its products with whole rows.
+/// Operations of attention over latents, beside products with whole rows.
 pub trait Ops<L: Shape>: Dense + Attend<L::Attention> {
     /// Queries of latents: `q[r, h] = f(r) (turned | sum_d x[r, h, d] w[h NOPE_DIM + d])`, where
-    /// `turned` are the elements of `x[r, h]` after the first `NOPE_DIM`, those of even places
-    /// before those of odd ones, and `f` is the `TEMPERATURE` at the row's position.
-    /// `x [R, QUERIES]`, `w [HEADS NOPE_DIM, VALUE_DIM]`, `q [R, HEADS HEAD_DIM]`.
+    /// `turned` are the elements of `x[r, h]` after the first `NOPE_DIM`, those with even index
+    /// before those with odd index, and `f` is the `TEMPERATURE` at the row's position. `x [R,
+    /// QUERIES]`, `w [HEADS NOPE_DIM, VALUE_DIM]`, `q [R, HEADS HEAD_DIM]`.
     fn latent_queries(
         &mut self,
         x: &Self::Tensor,
@@ -50,31 +50,31 @@ pub trait Ops<L: Shape>: Dense + Attend<L::Attention> {
     fn latent_results(&mut self, mixed: &Self::Tensor, w: &Self::Matrix, out: &mut Self::Tensor);
 }
 
-/// Projections, what is between latents and heads, and the cache of one layer.
+/// Projections, matrices between latents and heads, and the cache of one layer.
 pub struct Latent<B: Ops<L>, L: Shape> {
-    /// Both products that make queries, and the norm between them.
+    /// Two products that make queries, and the norm between them.
     query_down: B::Matrix,
     query_norm: B::Vector,
     query_up: B::Matrix,
-    /// Product that makes turned elements and a latent, and the norm of that.
+    /// Product that makes rotated elements and a latent, and the norm of the latent.
     down: B::Matrix,
     norm: B::Vector,
-    /// Rows of keys and of values that a latent stands for.
+    /// Matrices that make each head's keys and values of a latent.
     keys: B::Matrix,
     values: B::Matrix,
     o: B::Matrix,
     cache: <B as Attend<L::Attention>>::KvCache,
 }
 
-/// Storage of a step.
+/// Workspace of a step for attention over latents.
 pub struct Scratch<T> {
-    /// Rows between both products that make queries, and normed ones.
+    /// Rows between the two products that make queries, before and after the norm.
     down: [T; 2],
     queries: T,
     /// Queries of latents.
     q: T,
     k: T,
-    /// Mixed latents.
+    /// Weighted sums of latents, by head.
     latents: T,
 }
 

@@ -7,11 +7,11 @@ use crate::target::{Role, Site};
 use crate::weights::{Checkpoint, WeightsError};
 use step::executor::DeviceError;
 
-/// Memory of the KV caches and states of the layers that are loaded.
+/// Memory of the KV caches and states of the layers that are being loaded.
 pub enum Memory<'a, P> {
-    /// Parts of the pools of a model, in which all layers of a page lie side by side.
+    /// Parts of a model's pools, in which all layers of a page lie side by side.
     Pooled(&'a mut Pools<P>),
-    /// Buffers of their own, with so many KV pages.
+    /// Buffers for each layer alone, with so many KV pages.
     Own(usize),
 }
 
@@ -38,8 +38,8 @@ impl<B: Device> Loader<'_, B> {
     /// The matrix of a role.
     ///
     /// # Errors
-    /// `WeightsError` when the checkpoint cannot be read or holds a value that is not finite; so
-    /// below.
+    /// `WeightsError` when the checkpoint cannot be read or holds a value that is not finite;
+    /// likewise in the functions below.
     pub fn matrix(&mut self, role: Role) -> Result<B::Matrix, WeightsError> {
         let matrix = self.checkpoint.matrix(role, self.site);
         self.ops.load_matrix(&[matrix])
@@ -57,7 +57,7 @@ impl<B: Device> Loader<'_, B> {
         Ok(values[0])
     }
 
-    /// The next attention layer's cache.
+    /// The cache of the next attention layer.
     ///
     /// # Errors
     /// Too little memory.

@@ -7,7 +7,7 @@ use crate::target::Role;
 use crate::weights::WeightsError;
 use step::executor::DeviceError;
 
-/// The three matrices of one layer.
+/// The gate, up and down matrix of one layer.
 pub struct Mlp<B: Gate<M>, M: shapes::Mlp> {
     gate: B::Matrix,
     up: B::Matrix,
@@ -15,7 +15,7 @@ pub struct Mlp<B: Gate<M>, M: shapes::Mlp> {
     shape: std::marker::PhantomData<M>,
 }
 
-/// Storage of a step.
+/// Workspace of a step for an MLP.
 pub struct Scratch<T> {
     gate: T,
     up: T,

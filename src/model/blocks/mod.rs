@@ -1,5 +1,5 @@
-//! Parts that layers are made of, each over its shape: weights, storage of a step, operations. A
-//! part that no layer of the target has is not compiled.
+//! Blocks that layers are made of, each generic over its shape: weights, workspace of a step,
+//! operations. A kind of block that no layer of the target has is not compiled.
 
 mod any;
 #[cfg(has = "attention")]
@@ -25,7 +25,7 @@ use crate::target::{HIDDEN, each_experts};
 use crate::weights::WeightsError;
 use step::executor::DeviceError;
 
-/// Routed experts of a layer, and how many of them a row visits; 0 without experts.
+/// Numbers of routed experts of a layer, and of those that a row visits; 0 without experts.
 pub const ROUTED: [usize; 2] = [
     largest(&each_experts![E => <E as crate::shapes::Experts>::COUNT]),
     largest(&each_experts![E => <E as crate::shapes::Experts>::PER_TOKEN]),
@@ -33,7 +33,7 @@ pub const ROUTED: [usize; 2] = [
 /// Logits of a router: of every expert, then of the shared one's gate; 0 without a router.
 pub const ROUTER_LOGITS: usize =
     largest(&each_experts![E => <E as crate::shapes::Experts>::LOGITS]);
-/// Whether experts of NVFP4 multiply rows that are rounded to it.
+/// Whether experts of NVFP4 multiply rows that are rounded to NVFP4.
 pub const ROWS_NVFP4: bool =
     largest(&each_experts![E => <E as crate::shapes::Experts>::ROWS_NVFP4 as usize]) > 0;
 
@@ -44,30 +44,30 @@ pub trait Block<B: Device>: Sized {
 
     /// Widths of the tensors of `Scratch`, in its order.
     const WIDTHS: &'static [usize];
-    /// Width of its output in `Stream::mixed`.
+    /// Width of the block's output in `Stream::mixed`.
     const MIXED: usize = 0;
-    /// Elements of a vector of zeros that it has beside its weights.
+    /// Elements of a vector of zeros that the block has beside its weights.
     const ZEROS: usize = 0;
-    /// Bytes of a page of its cache; 0 without a cache.
+    /// Bytes of the block's cache in a page; 0 without a cache.
     const PAGE_BYTES: usize = 0;
-    /// Group of those pages.
+    /// Group of the pages of the block's cache.
     const PAGES: PageGroup = PageGroup::Whole;
-    /// Bytes of a sequence in each buffer of its recurrent states.
+    /// Bytes of a sequence in each buffer of the block's recurrent states.
     const STATE_BYTES: &'static [usize] = &[];
 
-    /// Reads the weights of a site, and takes the memory of its cache and states.
+    /// Reads the weights of a site, and takes the memory of the block's cache and states.
     ///
     /// # Errors
     /// `WeightsError` naming the file and tensor that cannot be used.
     fn load(loader: &mut Loader<'_, B>) -> Result<Self, WeightsError>;
 
-    /// Storage for steps of at most `rows` rows.
+    /// Workspace for steps of at most `rows` rows.
     ///
     /// # Errors
     /// Too little memory.
     fn scratch(ops: &B, rows: usize) -> Result<Self::Scratch, DeviceError>;
 
-    /// Adds the block's output for the normed rows of `stream.residual` to that.
+    /// Adds to `stream.residual` the block's output for its normed rows.
     fn run(&mut self, ops: &mut B, pass: Pass<'_, B>, own: &mut Self::Scratch);
 
     /// Logits of a router that the last `run` left, `[rows, ROUTER_LOGITS]`, if the block has one.
@@ -87,12 +87,12 @@ pub struct Pass<'a, B: Device> {
 pub struct Norms<V> {
     /// Norm of the block's input.
     pub before: V,
-    /// Norm of its output, if it has one, and the factor of the hidden states after the addition.
+    /// Norm of the block's output, if any, and the factor of hidden states after the addition.
     pub after: Option<(V, f32)>,
 }
 
 impl<V> Norms<V> {
-    /// Adds a block's last product to the residual stream; `workspace` is as wide as that.
+    /// Adds a block's last product to the residual stream; `workspace` is as wide as the stream.
     pub fn add<B: Dense<Vector = V>>(
         &self,
         ops: &mut B,
@@ -120,12 +120,12 @@ pub struct Stream<B: Device> {
 }
 
 impl<B: Device> Stream<B> {
-    /// Widths of its tensors, in their order; `mixed` is that of the widest mixer.
+    /// Widths of the stream's tensors, in the order of fields; `mixed` is that of the widest mixer.
     pub const fn widths(mixed: usize) -> [usize; 3] {
         [HIDDEN, HIDDEN, mixed]
     }
 
-    /// Storage for at most `rows` rows.
+    /// Tensors for at most `rows` rows.
     ///
     /// # Errors
     /// Too little memory.

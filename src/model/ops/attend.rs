@@ -5,15 +5,15 @@ use crate::shapes;
 use step::executor::DeviceError;
 use step::transfer::PIECE_ALIGN;
 
-/// Attention of one shape.
+/// Operations of attention of one shape.
 pub trait Attend<A: shapes::Attention>: Device {
-    /// Keys and values of one attention layer: pages of `target::PAGE` tokens.
+    /// Keys and values of one attention layer, in pages of `target::PAGE` tokens.
     type KvCache;
 
-    /// Bytes of a page of one layer.
+    /// Bytes of a page of one layer's cache.
     const PAGE_BYTES: usize;
 
-    /// The cache of a layer that has this region of the pool, of at most `target::KV_PAGES`.
+    /// The cache of a layer in this region of the pool, of at most `target::KV_PAGES` pages.
     fn cache_at(&self, region: PoolRegion<Self::Pool>) -> Self::KvCache;
 
     /// An empty cache of one layer with memory of its own, whose pages do not touch.
@@ -58,7 +58,7 @@ pub trait Attend<A: shapes::Attention>: Device {
         out: &mut Self::Tensor,
     );
 
-    /// `store_kv`, then `attend`, bit by bit. What is left in `q` and `k` is not specified.
+    /// `store_kv`, then `attend`, with the same bits. The contents of `q` and `k` are lost.
     fn attention(
         &mut self,
         input: Qkv<'_, Self>,
@@ -80,7 +80,7 @@ pub struct Qkv<'a, B: Device + ?Sized> {
     pub sinks: Option<&'a B::Vector>,
 }
 
-/// [`Attend::attention`], in two operations.
+/// [`Attend::attention`] by its two operations.
 pub fn store_and_attend<A: shapes::Attention, B: Attend<A> + ?Sized>(
     ops: &mut B,
     input: Qkv<'_, B>,

@@ -10,30 +10,30 @@ use step::executor::{
     BlockTable, DeviceError, Draw, PageId, SeqRows, Slot, Snapshot, States, TokenId,
 };
 
-/// Slots that sequences may have: those of their states, or one more than a step has sequences if
-/// the model has no states.
+/// Number of slots that sequences may have: as many as states, or one more than a step has
+/// sequences if the model has no states.
 const SLOTS: usize = if SNAPSHOTS > 0 { STATES } else { STATES + 1 };
 
-/// Page groups of the model: of all positions and, if a layer has a window, the windowed one.
+/// Page groups of the model: all positions' and, if a layer has a window, the windowed one.
 pub const PAGE_GROUPS: usize = if WINDOW.is_some() { 2 } else { 1 };
 
 /// Rows of one sequence within a batch.
 #[derive(Clone, Debug)]
 pub struct SeqSpan {
     pub states: States,
-    /// Range of `Batch::draft_states` that it has.
+    /// Range of the sequence's states in `Batch::draft_states`.
     pub draft_states: Range<usize>,
     /// Position of the first row in the sequence.
     pub start: usize,
-    /// Its rows in the batch.
+    /// Range of the sequence's rows in the batch.
     pub rows: Range<usize>,
-    /// Block table in each group: pages of the sequence before it, and its range of `Batch::pages`.
+    /// Block table in each group: pages left out before it, and its range of `Batch::pages`.
     tables: [(usize, Range<usize>); PAGE_GROUPS],
 }
 
 impl SeqSpan {
-    /// Rows that are computed in cells: all if the first is at a multiple of `CELL`, but for those
-    /// of a last cell of at most `ONE_BY_ONE`.
+    /// Rows that are computed in cells: none unless the first is at a multiple of `CELL`; else all
+    /// but those of a last cell of at most `ONE_BY_ONE` rows.
     pub fn in_cells(&self) -> Range<usize> {
         let rows = self.rows.len();
         let taken = match rows % CELL {
@@ -50,21 +50,21 @@ impl SeqSpan {
     }
 }
 
-/// Rows of one step. All indices are checked, since operations read and write memory by them.
-/// Storage is reused from step to step.
+/// Rows of one step. All indices are checked, since operations address memory by them. Storage is
+/// reused from step to step.
 #[derive(Debug)]
 pub struct Batch {
     /// Number of pages in the pool of each group.
     page_counts: [usize; 2],
     tokens: Vec<TokenId>,
     positions: Vec<usize>,
-    /// Index into `spans` of each row.
+    /// Index into `spans` of each row's sequence.
     span_of: Vec<usize>,
     spans: Vec<SeqSpan>,
     pages: Vec<PageId>,
     draft_states: Vec<Slot>,
     wanted: Vec<usize>,
-    /// Sampling rules of the rows of a batch of drafts; empty in others.
+    /// Sampling rules of the rows of a batch of drafts; empty in other batches.
     draws: Vec<Draw>,
     is_of_drafts: bool,
     accepts: bool,
@@ -94,8 +94,8 @@ impl Batch {
     }
 
     /// Batch for predictions after the first one, beside the batch of their step: a device has both
-    /// at once, and moves this one on from prediction to prediction. The prediction layer sees all
-    /// positions, so that every table is that of the group of all positions.
+    /// at once, and advances this one from prediction to prediction. The prediction layer sees all
+    /// positions, so every table is that of the group of all positions.
     pub fn of_drafts(page_count: usize) -> Batch {
         Batch {
             is_of_drafts: true,
@@ -108,17 +108,17 @@ impl Batch {
         self.is_of_drafts
     }
 
-    /// Gives each row a rule by which its drafts are drawn.
+    /// Gives each row a sampling rule by which its drafts are drawn.
     ///
     /// # Panics
-    /// Unless there is one for each row.
+    /// Unless there is one rule for each row.
     pub fn draw_by(&mut self, draws: &[Draw]) {
         assert_eq!(draws.len(), self.rows());
         self.draws.clear();
         self.draws.extend_from_slice(draws);
     }
 
-    /// Rules of the rows; none if they have none.
+    /// Sampling rules of the rows; none if the batch has no rules.
     pub fn draws(&self) -> &[Draw] {
         &self.draws
     }
@@ -159,10 +159,10 @@ impl Batch {
         Ok(())
     }
 
-    /// Has the logits of `rows` wanted, and of no others; returns those that were wanted before.
+    /// Sets the rows whose logits are wanted; returns the rows that were wanted before.
     ///
     /// # Errors
-    /// `DeviceError` when they are not ascending rows of the batch.
+    /// `DeviceError` when `rows` are not ascending rows of the batch.
     pub fn want(&mut self, rows: Vec<usize>) -> Result<Vec<usize>, DeviceError> {
         let ascend = rows.is_sorted_by(|a, b| a < b);
         if !ascend || rows.last().is_some_and(|&row| row >= self.rows()) {
@@ -171,18 +171,17 @@ impl Batch {
         Ok(std::mem::replace(&mut self.wanted, rows))
     }
 
-    /// Sets whether the device draws the tokens after its rows, which predictions continue.
+    /// Sets whether the device draws the tokens after the batch's rows, which predictions continue.
     pub fn draw_tokens(&mut self, on: bool) {
         self.accepts = on;
     }
 
-    /// Whether the device draws them.
+    /// Whether the device draws the tokens after the batch's rows.
     pub fn accepts(&self) -> bool {
         self.accepts
     }
 
-    /// Has the logits of one row of each sequence wanted, which the device picks when it accepts
-    /// drafts.
+    /// Sets one row of each sequence as wanted, which the device picks when it accepts drafts.
     pub fn want_of_each(&mut self) {
         self.wanted.clear();
         self.wanted
@@ -205,7 +204,7 @@ impl Batch {
         self.wanted.len() == self.rows()
     }
 
-    /// Pages of the caches of a group.
+    /// Number of pages in the pool of a group.
     pub fn page_count(&self, group: PageGroup) -> usize {
         self.page_counts[group as usize]
     }
@@ -220,7 +219,7 @@ impl Batch {
         &self.positions
     }
 
-    /// Rows of each sequence; no state that one writes is read or written by another.
+    /// Rows of each sequence; no state that one sequence writes is read or written by another.
     pub fn spans(&self) -> &[SeqSpan] {
         &self.spans
     }
@@ -300,7 +299,7 @@ impl Batch {
         check_tokens(rows.tokens).or_else(fail)
     }
 
-    /// Block tables of rows, of each group.
+    /// Block tables of a sequence's rows, by group.
     fn tables<'a>(&self, rows: &SeqRows<'a>) -> [BlockTable<'a>; PAGE_GROUPS] {
         let mut tables = [BlockTable::whole(rows.pages); PAGE_GROUPS];
         let window = tables.get_mut(PageGroup::Window as usize);
@@ -310,7 +309,7 @@ impl Batch {
         tables
     }
 
-    /// Checks that a state that is written has one writer, and no reader but that.
+    /// Checks that each written state has one writer, and no other reader.
     fn check_owners(&self) -> Result<(), DeviceError> {
         let mut users = [(0_usize, 0_usize); SLOTS];
         for span in &self.spans {

@@ -1,18 +1,18 @@
-//! Bytes and arithmetic of operations, at least.
+//! Lower bounds of the bytes and arithmetic of operations.
 
 use crate::shapes;
 
-/// Bytes and arithmetic of one call, at least: the numerator of a roofline.
+/// Lower bound of the bytes and arithmetic of one call: the numerator of a roofline.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
-    /// Bytes read and written that no cache can save.
+    /// Bytes that are read and written, and that no cache can save.
     pub bytes: u64,
-    /// Multiplications and additions.
+    /// Number of multiplications and additions.
     pub flops: u64,
 }
 
 impl Cost {
-    /// One query row of every head over the `context` positions that it sees.
+    /// Cost of one query row of every head over the `context` positions that it sees.
     pub const fn attend<A: shapes::Attention>(context: usize) -> Cost {
         let macs = context * A::HEADS * (A::HEAD_DIM + A::VALUE_DIM);
         Cost {
@@ -21,7 +21,7 @@ impl Cost {
         }
     }
 
-    /// One row through the state of every value head: state read and written once.
+    /// Cost of one row through the state of every value head: state read and written once.
     pub const fn gated_delta<D: shapes::Delta>() -> Cost {
         Cost {
             bytes: (8 * D::STATE) as u64,
@@ -29,7 +29,7 @@ impl Cost {
         }
     }
 
-    /// The cost of `n` such calls.
+    /// Cost of `n` calls of this cost.
     pub const fn times(self, n: usize) -> Cost {
         Cost {
             bytes: self.bytes * n as u64,

@@ -5,7 +5,7 @@ use super::{Batch, Dense, Device, PoolRegion};
 use crate::shapes;
 use step::executor::DeviceError;
 
-/// Gated DeltaNet or Mamba-2 of one shape.
+/// Operations of Gated DeltaNet or Mamba-2 of one shape.
 pub trait Delta<D: shapes::Delta>: Dense {
     /// Convolution tail and matrix state of one layer for every slot.
     type LayerStates;
@@ -13,13 +13,13 @@ pub trait Delta<D: shapes::Delta>: Dense {
     /// Bytes of a number in the results of `conv_silu` and `gated_delta` for rows in cells.
     const CELL_BYTES: usize;
 
-    /// Bytes of a state of one layer: of its matrices, and of its convolution tail after them.
+    /// Bytes of one layer's part of a state: matrix states, then the convolution tail.
     const STATE_BYTES: [usize; 2];
 
-    /// The states of a layer that has this region of the pool.
+    /// The states of a layer in this region of the pool.
     fn state_at(&self, region: PoolRegion<Self::Pool>) -> Self::LayerStates;
 
-    /// Zero states of one layer with memory of their own, which do not touch.
+    /// Zero states of one layer with memory of their own; the states of slots do not touch.
     fn delta_state(&self) -> Result<Self::LayerStates, DeviceError> {
         let region = self.states(Self::STATE_BYTES.iter().sum())?;
         Ok(self.state_at(region))
@@ -61,8 +61,8 @@ pub trait Delta<D: shapes::Delta>: Dense {
     /// `x = y * rsqrt(mean(y^2) + NORM_EPS) * w`. `x, z [R, VALUES]`, `w [GAINS]`.
     fn gated_rms_norm(&mut self, x: &mut Self::Tensor, w: &Self::Vector, z: &Self::Tensor);
 
-    /// `gated_rms_norm` of `x`, then `linear_add` of that. What is left in `x` is not specified.
-    /// `w [H, VALUES]`, `residual [R, H]`.
+    /// `gated_rms_norm` of `x`, then `linear_add` of the result. The content left in `x` is not
+    /// specified. `w [H, VALUES]`, `residual [R, H]`.
     fn gated_linear_add(
         &mut self,
         x: &mut Self::Tensor,
@@ -75,8 +75,8 @@ pub trait Delta<D: shapes::Delta>: Dense {
         self.linear_add(x, w, residual);
     }
 
-    /// `conv_silu`, `gated_delta` and `gated_rms_norm`. `qkv [R, QKV]`; `conv` is storage of
-    /// that shape; `z, out [R, VALUES]`.
+    /// `conv_silu`, `gated_delta` and `gated_rms_norm`. `qkv [R, QKV]`; `conv` is workspace of that
+    /// shape; `z, out [R, VALUES]`.
     fn delta_net(
         &mut self,
         input: DeltaNet<'_, Self>,
@@ -92,29 +92,29 @@ pub trait Delta<D: shapes::Delta>: Dense {
     }
 }
 
-/// Weights of a convolution by channel, and its biases if it has some.
+/// Weights of a convolution by channel, and its biases if the convolution has some.
 pub type Taps<'a, B> = (&'a <B as Device>::Vector, Option<&'a <B as Device>::Vector>);
 
 /// Inputs of [`Delta::gated_delta`].
 pub struct GatedDelta<'a, B: Device + ?Sized> {
     pub qkv: &'a B::Tensor,
-    /// Gates of the delta rule; not read with `MAMBA`.
+    /// Gates of updates; not read with `MAMBA`.
     pub b: &'a B::Tensor,
     pub a: &'a B::Tensor,
     pub decay: &'a Decay<B::Vector>,
 }
 
-/// Weights of a rule by head.
+/// Weights of the recurrent rule, by head.
 pub struct Decay<V> {
     pub a_log: V,
     pub dt_bias: V,
-    /// With `MAMBA` alone.
+    /// Factor of values in the result; with `MAMBA` alone.
     pub skip: Option<V>,
 }
 
 /// Inputs of [`Delta::delta_net`].
 pub struct DeltaNet<'a, B: Device + ?Sized> {
-    /// Rows before the convolution.
+    /// Inputs of the recurrent rule, before the convolution.
     pub rows: GatedDelta<'a, B>,
     pub z: &'a B::Tensor,
     pub conv: Taps<'a, B>,

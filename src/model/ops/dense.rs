@@ -1,4 +1,4 @@
-//! Operations of any model: embedding, norms, products, the head.
+//! Operations of any model: embedding, norms, products and the head.
 
 use super::{Batch, Device};
 use crate::target::LOGIT_CAP;
@@ -18,16 +18,16 @@ pub trait Dense: Device {
         adds: Option<f32>,
     );
 
-    /// `out[r, n] = sum_k x[r, k] w[n, k]`, plus `bias[n]` where the matrix has biases: they are a
-    /// part of it, here and wherever it multiplies. `x [R, K]`, `w [N, K]`, `out [R, N]`.
+    /// `out[r, n] = sum_k x[r, k] w[n, k]`, plus `bias[n]` where the matrix has biases: biases
+    /// belong to the matrix, in every product. `x [R, K]`, `w [N, K]`, `out [R, N]`.
     fn linear(&mut self, x: &Self::Tensor, w: &Self::Matrix, out: &mut Self::Tensor);
 
-    /// `residual[r, n] += sum_k x[r, k] w[n, k]`, the sum being one number before it is added.
-    /// `x [R, K]`, `w [N, K]`, `residual [R, N]`.
+    /// `residual[r, n] += sum_k x[r, k] w[n, k]`; the sum is rounded to one number before its
+    /// addition. `x [R, K]`, `w [N, K]`, `residual [R, N]`.
     fn linear_add(&mut self, x: &Self::Tensor, w: &Self::Matrix, residual: &mut Self::Tensor);
 
-    /// `rms_norm` of `residual`, then `linear` of that with each of `parts`, four at most. `x` is
-    /// storage for the normed rows, which are left there if `keep`.
+    /// `rms_norm` of `residual`, then `linear` of the normed rows with each of `parts`, four at
+    /// most. `x` is workspace for the normed rows, which stay there if `keep`.
     fn norm_linear(
         &mut self,
         residual: &Self::Tensor,
@@ -45,8 +45,8 @@ pub trait Dense: Device {
     /// `out[r] = a[r] | b[r]`. `a, b [R, W]`, `out [R, 2 W]`.
     fn concat(&mut self, a: &Self::Tensor, b: &Self::Tensor, out: &mut Self::Tensor);
 
-    /// `rms_norm` of `embed`, beside `rms_norm` of `hidden`: `out[r] = embedding | hidden`, bit by
-    /// bit. `hidden [R, H]`, `out [R, 2 H]`.
+    /// `rms_norm` of `embed`, beside `rms_norm` of `hidden`: `out[r] = embedding | hidden`, with
+    /// the bits of these operations. `hidden [R, H]`, `out [R, 2 H]`.
     fn embed_beside(
         &mut self,
         table: &Self::Matrix,
@@ -80,8 +80,8 @@ pub trait Dense: Device {
 
     /// `rms_norm` of the rows of `residual` that `out.hidden` says; of the wanted ones `linear`
     /// with the first `out.ids` rows of `w` or more, `cap_logits` where there is a cap, and `top_k`
-    /// where rows are ranked; bit by bit. What is left in the one of `out.x` and `out.last` that it
-    /// does not say is not specified.
+    /// where rows are ranked; with the bits of these operations. The content left in the other one
+    /// of `out.x` and `out.last` is not specified.
     fn lm_head(
         &mut self,
         residual: &Self::Tensor,
@@ -100,28 +100,28 @@ pub struct BesideNorms<'a, B: Device + ?Sized> {
     pub hidden: &'a B::Vector,
 }
 
-/// Hidden states that [`Dense::lm_head`] leaves, and that a prediction goes on from.
+/// Normed hidden states that [`Dense::lm_head`] stores, and that a prediction continues from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hidden {
-    /// States of every row, in `Ends::x`.
+    /// Hidden states of every row, in `Ends::x`.
     OfRows,
-    /// States of the wanted rows, in `Ends::last`.
+    /// Hidden states of the wanted rows, in `Ends::last`.
     OfWanted,
 }
 
-/// Storage that [`Dense::lm_head`] fills.
+/// Tensors that [`Dense::lm_head`] fills.
 pub struct Ends<'a, B: Device + ?Sized> {
-    /// Rows that are left normed.
+    /// Rows whose normed hidden states `lm_head` stores: all in `x`, or the wanted ones in `last`.
     pub hidden: Hidden,
     /// Normed rows, `[R, H]`, or workspace for the wanted ones of `residual`.
     pub x: &'a mut B::Tensor,
-    /// Normed rows that are wanted, `[batch.wanted.len(), H]`, or workspace for them.
+    /// Normed rows that are wanted, `[batch.wanted.len(), H]`, or workspace for these.
     pub last: &'a mut B::Tensor,
-    /// Number of logits, those of the lowest ids: `VOCAB`, or fewer for a draft.
+    /// Number of logits of each row, of the lowest ids: `VOCAB`, or fewer for a draft.
     pub ids: usize,
-    /// `[batch.wanted.len(), IDS]`, of `ids` or more.
+    /// Logits of the wanted rows, `[batch.wanted.len(), IDS]`, where `IDS` is `ids` or more.
     pub logits: &'a mut B::Tensor,
-    /// `[batch.wanted.len(), RANKED]`; none where rows are not to be ranked.
+    /// Ranking of the wanted rows, `[batch.wanted.len(), RANKED]`; none if rows are not ranked.
     pub ranked: Option<&'a mut B::Tensor>,
 }
 
@@ -139,8 +139,8 @@ pub fn norm_and_rank<B: Dense + ?Sized>(
     });
 }
 
-/// Norm and ranking by another product: `product(ops, x, ids, logits)` leaves logits of rows, of so
-/// many ids or more.
+/// [`norm_and_rank`] with another product: `product(ops, x, ids, logits)` leaves in `logits` those
+/// of the rows of `x`, of `ids` ids or more.
 pub fn norm_and_rank_by<B: Dense + ?Sized>(
     ops: &mut B,
     residual: &B::Tensor,

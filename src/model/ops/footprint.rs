@@ -8,50 +8,50 @@ use crate::target;
 
 const MEBIBYTE: u64 = 1024 * 1024;
 
-/// Memory needs of a kind of device, bytes.
+/// Memory that a kind of device needs, bytes.
 pub trait Footprint: Device {
     /// Reserve for other programs in the memory that the model lies in.
     const RESERVE_BYTES: u64;
-    /// Memory that the driver takes for an open device, at most.
+    /// Largest memory that the driver takes for an open device.
     const CONTEXT_BYTES: u64;
-    /// Memory that the driver takes for a layer of a recorded step, at most.
+    /// Largest memory that the driver takes for a layer of a recorded step.
     const GRAPH_LAYER_BYTES: u64;
-    /// Page-locked memory of the host that loading and steps take, at most, where the device uses
-    /// the same memory.
+    /// Largest page-locked memory of the host that loading and steps take, where the device uses
+    /// the host's memory.
     const LOCKED_BYTES: u64;
 
-    /// Memory that a buffer of `bytes` takes, at most.
+    /// Largest memory that a buffer of `bytes` takes.
     fn buffer_bytes(bytes: u64) -> u64;
 
     /// Buffers that operations take beside tensors.
     fn workspace() -> impl Iterator<Item = usize>;
 
-    /// The host's memory.
+    /// Memory of the host at the first call.
     fn host_memory() -> HostMemory;
 }
 
-/// Memory of the host, as it was when it was first asked for, before anything was taken.
+/// Memory of the host, as of the first request for it, before anything was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostMemory {
-    /// Memory that may be taken, bytes, if the system tells.
+    /// Memory that may be taken, bytes, if the system says.
     pub bytes: Option<u64>,
-    /// Bound of those bytes.
+    /// Limit that bounds `bytes`.
     pub bound: Option<&'static Bound>,
-    /// Bytes that the server takes beside the model, at most.
+    /// Largest number of bytes that the server takes beside the model.
     pub server: u64,
 }
 
 impl HostMemory {
-    /// Host memory that a model may take; none if the model does not lie in it.
+    /// Host memory that a model may take; none if the model does not lie in host memory.
     pub fn available(&self) -> Option<u64> {
         target::HOST_RESERVE.and(self.bytes)
     }
 }
 
-/// Bound of the memory of this process.
+/// Limit that bounds the memory of this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Bound {
-    /// Free memory, less a reserve.
+    /// The free memory, less a reserve.
     Free,
     /// A control group with a limit of so many bytes.
     Group(PathBuf, u64),

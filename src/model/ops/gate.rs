@@ -3,15 +3,15 @@
 use super::{Dense, Route};
 use crate::shapes;
 
-/// A gated MLP of one shape, beside its products.
+/// Operations of a gated MLP of one shape, beside its products.
 pub trait Gate<M: shapes::Mlp>: Dense {
     /// `out[r, i]` is the shape's `ACTIVATION` of `gate[r, i]` and `up[r, i]`.
     /// `gate, up, out [R, INTERMEDIATE]`.
     fn swiglu(&mut self, gate: &Self::Tensor, up: &Self::Tensor, out: &mut Self::Tensor);
 
     /// `norm_linear` with the first two of `weights`, gate and up, `swiglu` of both, and
-    /// `linear_add` of that with the third, by `gather_add`. `x` is storage for normed rows, `own`
-    /// for gates, ups and activations, whose content is unspecified afterwards.
+    /// `linear_add` of the activations with the third, by `gather_add`. `x` is workspace for normed
+    /// rows, `own` for gates, ups and activations, whose content is unspecified afterwards.
     fn mlp(
         &mut self,
         residual: &mut Self::Tensor,

@@ -40,24 +40,24 @@ pub use step::ONE_BY_ONE;
 
 use crate::target::{DRAFTS, MAX_SEQUENCES, PREFILL_TOKENS, TOP_K, VOCAB};
 
-/// Positions of a cell of a sequence, counted from its start. What a prompt has of a cell is in one
-/// step.
+/// Positions of a cell of a sequence, counted from the sequence's start. All rows that a prompt has
+/// in a cell are in one step.
 pub const CELL: usize = 64;
 
 /// Rows of logits that are computed at once: as many as a step of one row per sequence gives, so
-/// that memory for them is what a step needs anyway.
+/// that logits need no more memory than such a step.
 pub const LOGITS_ROWS_MAX: usize = MAX_SEQUENCES;
-/// Rows of a step whose logits are wanted, at most: one of each sequence, and drafts.
+/// Largest number of rows of a step whose logits are wanted: one of each sequence, and drafts.
 pub const ENDS_MAX: usize = MAX_SEQUENCES + DRAFTS;
 
-/// Most rows of one step: a full prefill, one token of every sequence, and drafts.
+/// Largest number of rows of a step: a full prefill, one token of every sequence, and drafts.
 pub const ROWS_MAX: usize = PREFILL_TOKENS + ENDS_MAX;
 
-/// Most rows of a recorded step of drafts: more of them are steps of many sequences, where there is
-/// little to gain.
+/// Largest number of rows of a recorded step of drafts: steps with more rows are of many sequences,
+/// where there is little to gain.
 pub const VERIFIED_MAX: usize = if ENDS_MAX < 16 { ENDS_MAX } else { 16 };
 
 /// Elements of a row that [`Dense::top_k`] leaves.
 pub const RANKED: usize = 2 * TOP_K + 1;
-// Ids are elements of it, and `f32` holds whole numbers up to 2^24.
+// Ids are stored as F32, which has whole numbers up to 2^24.
 const _: () = assert!(TOP_K <= VOCAB && VOCAB <= 1 << 24);

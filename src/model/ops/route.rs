@@ -5,10 +5,10 @@ use crate::shapes;
 use crate::weights::{MatrixSource, WeightsError};
 use step::executor::DeviceError;
 
-/// Experts of one shape.
+/// Operations of experts of one shape.
 pub trait Route<E: shapes::Experts>: Device {
-    /// The experts of one layer, the shared one last: gate where there is one, up `[I, W]` and down
-    /// `[W, I]` of each, `W` being the shape's `WIDTH`.
+    /// The experts of one layer, the shared one last: gate, where the shape has a gate, and up `[I,
+    /// W]` and down `[W, I]` of each, `W` being the shape's `WIDTH`.
     type Experts;
     /// Chosen experts and their weights for each row.
     type Routing;
@@ -19,7 +19,7 @@ pub trait Route<E: shapes::Experts>: Device {
     /// `WeightsError` when the checkpoint cannot be read or holds a value that is not finite.
     fn load_experts(&mut self, parts: &[ExpertSource<'_>]) -> Result<Self::Experts, WeightsError>;
 
-    /// Storage for the routing of a step.
+    /// Storage for the routing of the largest step.
     fn routing(&self) -> Result<Self::Routing, DeviceError>;
 
     /// Softmax over the `COUNT` routed experts, or with `SIGMOID` a sigmoid of each; the
@@ -39,10 +39,11 @@ pub trait Route<E: shapes::Experts>: Device {
     /// `ACTIVATION`, over the row's experts, added in the order of the routing, the shared one
     /// last; with `LATENT` the sum replaces `to[r]`. `x, to [R, WIDTH]`.
     ///
-    /// Where the shape's `ROWS_NVFP4` says so, experts of NVFP4 multiply rows that are rounded
-    /// to it, before `gate` and `up` and again before `down`: a row is multiplied by the power of
+    /// Where the shape's `ROWS_NVFP4` says so, experts of NVFP4 multiply rows that are rounded to
+    /// NVFP4, before `gate` and `up` and again before `down`: a row is multiplied by the power of
     /// two that brings its largest magnitude to `2^10 .. 2^11`; 16 columns share a scale, the E4M3
-    /// nearest to a sixth of their largest magnitude; each becomes the nearest E2M1 times that.
+    /// nearest to a sixth of their largest magnitude; each number becomes the nearest E2M1 times
+    /// the scale.
     fn experts(
         &mut self,
         x: &Self::Tensor,
@@ -51,8 +52,8 @@ pub trait Route<E: shapes::Experts>: Device {
         to: &mut Self::Tensor,
     );
 
-    /// `route` by `(logits, per_expert)` into `routing`, then `experts`; what is left in `routing`
-    /// is not specified.
+    /// `route` by `(logits, per_expert)` into `routing`, then `experts`; the content left in
+    /// `routing` is not specified.
     fn moe(
         &mut self,
         x: &Self::Tensor,
@@ -66,13 +67,13 @@ pub trait Route<E: shapes::Experts>: Device {
     }
 }
 
-/// A router's logits, and their per_expert if there is one.
+/// A router's logits, and numbers per expert if the router takes any.
 pub type Logits<'a, B> = (&'a <B as Device>::Tensor, Option<&'a <B as Device>::Vector>);
 
-/// Matrices of an expert, to be read.
+/// Matrices of one expert, still in the checkpoint.
 #[derive(Clone)]
 pub struct ExpertSource<'a> {
-    /// Gate and up, or up alone.
+    /// Gate and up, or up alone where the shape has no gate.
     pub inputs: Vec<MatrixSource<'a>>,
     pub down: MatrixSource<'a>,
 }

@@ -23,32 +23,32 @@ use crate::target::{
     self, CheckpointFile, FP8_BLOCK, Format, Kind, Piece, Purpose, Role, Site, is_vision,
 };
 
-/// Most shards that an index may name.
+/// Largest number of shards that an index may name.
 const SHARDS_MAX: usize = 1000;
 
 /// An open checkpoint of the target.
 pub struct Checkpoint {
     files: Vec<Source>,
-    /// Index of its file and range in it, by the tensor's canonical name.
+    /// Index of each tensor's file and range in it, by the tensor's canonical name.
     tensors: BTreeMap<String, (usize, TensorInfo)>,
     layout: Layout,
-    /// Number and bytes of the tensors of a vision tower.
+    /// Number and bytes of the tensors of the vision tower.
     vision: [u64; 2],
-    /// Keys of the configuration that by their names change the model's maths, and that no fact
-    /// covers.
+    /// Keys of the configuration whose names suggest that they change the model's maths, and that
+    /// the binary does not know.
     unknown_maths: Vec<String>,
-    /// Packed file of the weights, if these are not in `files`.
+    /// Packed file of the weights, if the weights are not in `files`.
     packed: Option<Arc<Packed>>,
     progress: Arc<Progress>,
-    /// Largest magnitudes of matrices that are rounded, by key, once they are known.
+    /// Largest magnitudes of matrices that are rounded, by key, set once they are computed.
     largest: Mutex<BTreeMap<String, Arc<Mutex<Option<f32>>>>>,
 }
 
-/// Opens and checks the checkpoint in `directory`: that it is whole, of the sizes, configuration
-/// and revision that the target states, and holds its tensors. Reads headers only.
+/// Opens and checks the checkpoint in `directory`: that it is whole, has the sizes, configuration
+/// and revision that the target states, and all of its tensors. Reads headers only.
 ///
 /// # Errors
-/// The first thing that differs from what the target expects.
+/// The first difference from the checkpoint that the target expects.
 pub fn open(directory: &Path, progress: Arc<Progress>) -> Result<Checkpoint, WeightsError> {
     progress.enter(Stage::Checking);
     let folder = Folder::open(directory)?;
@@ -67,7 +67,7 @@ pub fn open(directory: &Path, progress: Arc<Progress>) -> Result<Checkpoint, Wei
 }
 
 /// Opens and checks a checkpoint that is not the release and is not served: its files may have any
-/// size, and it ends after the first `layers` layers. For measurements and comparisons.
+/// size, and it ends after the first `layers` layers. Used for measurements and comparisons.
 pub fn open_layers(
     directory: &Path,
     layers: usize,
@@ -90,7 +90,7 @@ fn open_folder(
     Checkpoint::check(single, None, layers, progress)
 }
 
-/// Refuses a directory that lacks files of the checkpoint, naming all of them.
+/// Refuses a directory that lacks files of the checkpoint, and names all missing ones.
 pub fn check_whole(folder: &Folder) -> Result<(), WeightsError> {
     let weights = if folder.has(INDEX) { INDEX } else { SINGLE };
     match target::CHECKPOINT {
@@ -147,12 +147,12 @@ fn check_size(source: &Source, file: &CheckpointFile) -> Result<(), WeightsError
     })
 }
 
-/// Opens the drawn checkpoint, which is equal in every run of a target.
+/// Opens the checkpoint of drawn weights, which are equal in every run of a target.
 pub fn open_seeded(progress: Arc<Progress>) -> Checkpoint {
     open_seeded_layers(target::LAYERS, progress)
 }
 
-/// A seeded checkpoint, cut after the first `layers` layers.
+/// The checkpoint of drawn weights, cut after the first `layers` layers.
 pub fn open_seeded_layers(layers: usize, progress: Arc<Progress>) -> Checkpoint {
     let layout = Layout::cut(layers);
     let (mut seeded, mut tensors) = (Seeded::default(), BTreeMap::new());
@@ -256,7 +256,7 @@ impl Checkpoint {
         }
     }
 
-    /// Number of its tensors without a vision tower.
+    /// Number of the checkpoint's tensors, without a vision tower.
     pub fn tensors(&self) -> usize {
         self.tensors.len()
     }
@@ -268,8 +268,8 @@ impl Checkpoint {
         has(Layout::whole()) && !has(self.layout)
     }
 
-    /// Compares tensors and bytes with the manifest's sums. A vision tower must be complete or
-    /// absent. The sums apply to all layers; a checkpoint without the layer of multi-token
+    /// Compares the sums of tensors and bytes with the manifest's. A vision tower must be complete
+    /// or absent. The sums apply to all layers; a checkpoint without the layer of multi-token
     /// prediction has other sums.
     fn check_sums(&self) -> Result<(), WeightsError> {
         let mut text = [0; 2];
@@ -296,7 +296,7 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Checkpoint of the first `layers` layers of a packed file, and what surrounds them.
+    /// Checkpoint of the first `layers` layers of a packed file, and the tensors around the layers.
     pub fn of_packed(packed: Arc<Packed>, layers: usize, progress: Arc<Progress>) -> Checkpoint {
         let whole = Layout::cut(layers);
         let layout = match whole.has(Role::Fusion, Site::Prediction) {
@@ -313,18 +313,18 @@ impl Checkpoint {
         checkpoint
     }
 
-    /// Keys of the configuration that by their names change the model's maths, and that no fact
-    /// covers, each with its value.
+    /// Keys of the configuration, each with its value, whose names suggest that they change the
+    /// model's maths, and that the binary does not know.
     pub fn unknown_maths(&self) -> &[String] {
         &self.unknown_maths
     }
 
-    /// The file of weights that are packed.
+    /// The packed file, if the weights are packed.
     pub fn packed(&self) -> Option<&Arc<Packed>> {
         self.packed.as_ref()
     }
 
-    /// Bytes that loading reads.
+    /// Number of bytes that loading reads.
     fn bytes(&self) -> u64 {
         if let Some(packed) = &self.packed {
             let weights = self.layout.matrices().chain(self.layout.vectors());
@@ -337,12 +337,12 @@ impl Checkpoint {
             .sum()
     }
 
-    /// Matrices and vectors that are loaded.
+    /// Layout of the matrices and vectors that are loaded.
     pub fn layout(&self) -> Layout {
         self.layout
     }
 
-    /// The checkpoint without the layer of multi-token prediction, which is then not loaded.
+    /// The checkpoint without the layer of multi-token prediction, which is not loaded then.
     pub fn without_prediction(mut self) -> Checkpoint {
         self.layout = self.layout.without_prediction();
         self.progress.expect(self.bytes());
@@ -353,7 +353,7 @@ impl Checkpoint {
         &self.progress
     }
 
-    /// Refuses a checkpoint that was written to while it was read.
+    /// Refuses a checkpoint that was written to while the server read it.
     ///
     /// # Errors
     /// `Changed` naming the file.
@@ -364,7 +364,7 @@ impl Checkpoint {
             .try_for_each(|packed| packed.check_unchanged())
     }
 
-    /// Refuses a packed checkpoint where weights are needed as a checkpoint stores them.
+    /// Refuses a packed checkpoint where weights are needed in the checkpoint's own format.
     fn check_stored(&self) -> Result<(), WeightsError> {
         match &self.packed {
             None => Ok(()),
@@ -376,17 +376,17 @@ impl Checkpoint {
         }
     }
 
-    /// A matrix, to be read.
+    /// Source of the matrix of a role at a site.
     pub fn matrix(&self, role: Role, site: Site) -> MatrixSource<'_> {
         self.source(self.layout.weight(role, site))
     }
 
-    /// The matrix of one expert, to be read.
+    /// Source of the matrix of one expert.
     pub fn expert(&self, role: Role, site: Site, expert: usize) -> MatrixSource<'_> {
         self.source(self.layout.copy(role, site, expert))
     }
 
-    /// A matrix of the layout, to be read.
+    /// Source of a matrix of the layout.
     pub fn source(&self, weight: Weight) -> MatrixSource<'_> {
         MatrixSource {
             checkpoint: self,
@@ -394,7 +394,7 @@ impl Checkpoint {
         }
     }
 
-    /// A vector, to be read.
+    /// Source of the vector of a role at a site.
     pub fn vector(&self, role: Role, site: Site) -> VectorSource<'_> {
         VectorSource {
             checkpoint: self,
@@ -419,7 +419,7 @@ impl Checkpoint {
         self.read_floats(name, 0..bytes / info.dtype.bytes())
     }
 
-    /// Some elements of a tensor of floats.
+    /// Reads some elements of a tensor of floats as F32.
     fn read_floats(&self, name: &str, range: Range<usize>) -> Result<Vec<f32>, WeightsError> {
         let dtype = self.tensors[name].1.dtype;
         let mut bytes = vec![0; range.len() * dtype.bytes()];
@@ -438,8 +438,8 @@ impl Checkpoint {
         self.check_none(name, values.iter().position(|value| !value.is_finite()))
     }
 
-    /// Refuses a stored head that differs from the embedding it is tied to. `bytes`: a part of the
-    /// head, from its byte `first` on.
+    /// Refuses a stored head that differs from the embedding that it is tied to. `bytes`: a part of
+    /// the head, from its byte `first` on.
     fn check_tied(&self, first: usize, bytes: &[u8]) -> Result<(), WeightsError> {
         const BLOCK: usize = 1 << 20;
         if !self.layout.has(Role::TiedHead, Site::Whole) {
@@ -460,7 +460,7 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Refuses a tensor whose element at `index` is wrong, if there is an index.
+    /// Refuses a tensor if there is an `index`, that of its first wrong element.
     fn check_none(&self, name: &str, index: Option<usize>) -> Result<(), WeightsError> {
         let wrong = |index| Err(self.wrong(name, index, Wrong::NotFinite));
         index.map_or(Ok(()), wrong)
@@ -476,7 +476,7 @@ impl Checkpoint {
         }
     }
 
-    /// The entry of `largest` for a matrix.
+    /// Entry of `largest` for the matrix `key`.
     fn largest_of(&self, key: &str) -> Arc<Mutex<Option<f32>>> {
         let largest = self.largest.lock();
         let mut largest = largest.unwrap_or_else(PoisonError::into_inner);
@@ -503,7 +503,7 @@ fn position<T>(elements: &[T], is_wrong: impl Fn(&T) -> bool) -> Option<usize> {
     Some(block + inside)
 }
 
-/// A checked matrix of the checkpoint.
+/// A checked matrix of the checkpoint, which can be read.
 #[derive(Clone, Copy)]
 pub struct MatrixSource<'a> {
     checkpoint: &'a Checkpoint,
@@ -511,12 +511,12 @@ pub struct MatrixSource<'a> {
 }
 
 impl MatrixSource<'_> {
-    /// Rows and columns.
+    /// Numbers of rows and columns.
     pub fn shape(&self) -> (usize, usize) {
         (self.weight.n(), self.weight.k())
     }
 
-    /// Format of the weights as they are read, possibly rounded.
+    /// Format of the weights once they are read, possibly rounded.
     pub fn format(&self) -> Format {
         self.weight.format()
     }
@@ -532,10 +532,10 @@ impl MatrixSource<'_> {
         packed.is_some_and(|packed| packed.maps())
     }
 
-    /// Location of matrices that lie together in a packed file; None for another checkpoint.
+    /// Location of matrices that lie together in a packed file; None if nothing is packed.
     ///
     /// # Errors
-    /// `Packed` if they do not lie together.
+    /// `Packed` if the matrices do not lie together.
     pub fn packed<'a>(parts: &[MatrixSource<'a>]) -> Result<Option<PackedStack<'a>>, WeightsError> {
         let MatrixSource { checkpoint, weight } = parts[0];
         let Some(packed) = &checkpoint.packed else {
@@ -546,7 +546,7 @@ impl MatrixSource<'_> {
         Ok(Some(PackedStack::new(packed, entry, &checkpoint.progress)))
     }
 
-    /// The weights as exact F32, row-major `[n, k]`.
+    /// Reads the weights as exact F32, row-major `[n, k]`.
     ///
     /// # Errors
     /// `Io`, or `Element`.
@@ -554,13 +554,13 @@ impl MatrixSource<'_> {
         Ok(self.read()?.values())
     }
 
-    /// The weights in their format in memory, all of them finite.
+    /// Reads the weights in their format in memory, all of them finite.
     pub fn read(&self) -> Result<Stored, WeightsError> {
         self.read_rows(0..self.weight.n())
     }
 
-    /// Some rows in the format that `read` gives, all of them finite. Rows that share scales are
-    /// read together: `rows` begins at a multiple of `FP8_BLOCK`.
+    /// Reads some rows in the format that `read` gives, all of them finite. Rows that share scales
+    /// are read together: `rows` begins at a multiple of `FP8_BLOCK`.
     pub fn read_rows(&self, rows: Range<usize>) -> Result<Stored, WeightsError> {
         let [codes, scales] = self.sections(rows.len());
         self.read_rows_to(rows, vec![0; codes], vec![0; scales])
@@ -577,7 +577,7 @@ impl MatrixSource<'_> {
         coding.sections(rows, self.weight.k())
     }
 
-    /// `read_rows` into `codes` and `scales`, whose lengths are those of `sections`.
+    /// Reads rows as `read_rows` does, into `codes` and `scales`, whose lengths `sections` states.
     pub fn read_rows_to<Bytes: DerefMut<Target = [u8]>>(
         &self,
         rows: Range<usize>,
@@ -593,7 +593,7 @@ impl MatrixSource<'_> {
         }
     }
 
-    /// Reads rows as `read_rows_to` does, rounded from the checkpoint's format.
+    /// Reads rows as `read_rows_to` does, and rounds them from the checkpoint's format.
     fn round_rows<Bytes: DerefMut<Target = [u8]>>(
         &self,
         rows: Range<usize>,
@@ -639,7 +639,7 @@ impl MatrixSource<'_> {
         Ok(largest)
     }
 
-    /// Some rows in the checkpoint's own format.
+    /// Reads some rows in the checkpoint's own format.
     fn read_exact(&self, rows: Range<usize>) -> Result<Stored, WeightsError> {
         let sections = self.stored_sections(rows.len());
         let [codes, scales] = sections.map(|bytes| vec![0; bytes]);
@@ -665,7 +665,7 @@ impl MatrixSource<'_> {
         let factors = coding.codec().read(&rows, &mut codes, &mut scales)?;
         let bits = Bits::new(coding, codes, scales, factors);
         let stored = Stored { n, k, bits, bias };
-        // Factors that are finite apart may overflow together.
+        // A product of finite factors may overflow.
         if !stored.is_finite() {
             let values = stored.values();
             let name = self.weight.tensor(Purpose::Elements);
@@ -699,7 +699,7 @@ impl MatrixSource<'_> {
     }
 }
 
-/// Some rows of a matrix, to be read as the checkpoint has them.
+/// Some rows of a matrix, which can be read as the checkpoint has them.
 pub struct MatrixRows<'a> {
     checkpoint: &'a Checkpoint,
     pub weight: Weight,
@@ -708,7 +708,7 @@ pub struct MatrixRows<'a> {
 }
 
 impl MatrixRows<'_> {
-    /// All numbers of the matrix's tensor for `purpose`.
+    /// Reads all numbers of the matrix's tensor for `purpose`.
     pub fn numbers(&self, purpose: Purpose) -> Result<Vec<f32>, WeightsError> {
         let name = self.weight.tensor(purpose);
         self.checkpoint.read_all_floats(&name)
@@ -716,7 +716,7 @@ impl MatrixRows<'_> {
 
     /// Fills `out` with rows of the tensor for a purpose. `bytes` gives a row's bytes by its
     /// columns: shorter rows of the checkpoint are padded by zeros, and so is the rest of `out`.
-    /// `check` sees the bytes of each stretch of rows and their first byte's offset in the tensor.
+    /// `check` gets the bytes of each stretch of rows and their offset in the tensor.
     pub fn read(
         &self,
         purpose: Purpose,
@@ -780,8 +780,8 @@ impl MatrixRows<'_> {
         self.checkpoint.wrong(&name, index, wrong)
     }
 
-    /// Refuses rows of a stored head that differ from the embedding it is tied to; other rows pass.
-    /// `bytes` begin at the tensor's byte `first`.
+    /// Refuses rows of a stored head that differ from the embedding that the head is tied to; other
+    /// rows pass. `bytes` begin at the tensor's byte `first`.
     pub fn check_tied(&self, first: usize, bytes: &[u8]) -> Result<(), WeightsError> {
         match self.weight.role() {
             Role::Embedding => self.checkpoint.check_tied(first, bytes),
@@ -798,7 +798,7 @@ pub struct VectorSource<'a> {
 }
 
 impl VectorSource<'_> {
-    /// The values as F32. Weights of norms that are stored around zero get one added.
+    /// Reads the values as F32. Weights of norms that are stored around zero get one added.
     ///
     /// # Errors
     /// `Io`, or `Element`.
@@ -822,7 +822,7 @@ impl VectorSource<'_> {
         Ok(values)
     }
 
-    /// Some of the values, without the one added to norms.
+    /// Reads some of the values, without the one that is added to norms.
     fn read_part(&self, range: Range<usize>) -> Result<Vec<f32>, WeightsError> {
         match &self.checkpoint.packed {
             Some(packed) => Ok(self.unpacked(packed)?[range].to_vec()),
@@ -830,7 +830,7 @@ impl VectorSource<'_> {
         }
     }
 
-    /// The values in a packed file, which has them as `read_f32` returns them.
+    /// Reads the values from a packed file, which has them as `read_f32` returns them.
     fn unpacked(&self, packed: &Packed) -> Result<Vec<f32>, WeightsError> {
         let entry = packed.entry(&self.weight.key(), [self.weight.elements(), 1])?;
         let stack = PackedStack::new(packed, entry, &self.checkpoint.progress);
@@ -881,7 +881,7 @@ fn read_header(file: &Source) -> Result<BTreeMap<String, TensorInfo>, WeightsErr
     header::parse(&json, file.bytes()).map_err(fail)
 }
 
-/// Name without what multimodal releases add: `model.language_model.` becomes `model.`.
+/// Name without the parts that multimodal releases add: `model.language_model.` becomes `model.`.
 fn canonical(name: &str) -> String {
     match name.strip_prefix("model.language_model.") {
         Some(rest) => format!("model.{rest}"),
@@ -889,7 +889,7 @@ fn canonical(name: &str) -> String {
     }
 }
 
-/// Number (`at` 0) or bytes (1) of the tensors of a vision tower.
+/// Expected number (`at` 0) or bytes (`at` 1) of the tensors of a vision tower.
 fn tower(at: usize) -> RangeInclusive<u64> {
     target::VISION_TENSORS[at]..=target::VISION_TENSORS[at]
 }

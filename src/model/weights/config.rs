@@ -1,5 +1,5 @@
-//! The checkpoint's configuration against the facts that the binary was compiled with: what changes
-//! answers while every tensor keeps its shape.
+//! Comparison of the checkpoint's configuration with the facts that the binary was compiled with:
+//! those that change answers while every tensor keeps its shape.
 
 use serde_json::Value;
 
@@ -14,7 +14,7 @@ const GENERATION: &str = "generation_config.json";
 const BYTES_MAX: u64 = 16 << 20;
 
 /// Compares the configuration in `folder`, and that of generation if there is one. Returns keys of
-/// the former that by their names change the model's maths, and that no fact covers.
+/// the former whose names suggest that they change the model's maths, and that no fact covers.
 ///
 /// # Errors
 /// `Config` with the first fact that is stated differently, or a file that cannot be read.
@@ -33,7 +33,7 @@ fn check_file(folder: &Folder, name: &str, facts: &[Fact]) -> Result<Value, Weig
     })
 }
 
-/// The parsed content, or what is wrong with it and the fix.
+/// Compares a file with facts. Returns its parsed content, or the first difference and the fix.
 fn compare(name: &str, content: &[u8], facts: &[Fact]) -> Result<Value, String> {
     if let Some(problem) = sniff::foreign(content) {
         return Err(problem.to_string());

@@ -52,7 +52,7 @@ fn every_required_fact_is_missed() {
 
 /// The keys are reported, and nothing is refused for them.
 #[test]
-fn what_nobody_knows_of_the_maths_is_told_by_key_and_value() {
+fn unknown_keys_of_the_maths_are_reported_with_their_values() {
     for (pointer, key, value) in [
         ("", "residual_scale", serde_json::json!(0.5)),
         ("/text_config", "no_rope_layer_interval", 4.into()),

@@ -20,9 +20,9 @@ use super::progress::{Progress, Stage};
 use super::source::Source;
 use crate::target;
 
-/// Bytes hashed per read.
+/// Bytes that are hashed per read.
 const HASH_BYTES: usize = 1 << 20;
-/// Most files that are hashed at once.
+/// Largest number of files that are hashed at once.
 const THREADS_MAX: usize = 8;
 /// Files beside weights and text files that a checkpoint may have.
 pub const SMALL: [&str; 3] = [CONFIG, "generation_config.json", "tokenizer_config.json"];
@@ -36,7 +36,7 @@ pub struct FileDigest {
     pub verdict: Verdict,
 }
 
-/// Outcome of the comparison.
+/// Outcome of the comparison of a digest with its most trusted record.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Verdict {
     Agrees(Witness),
@@ -61,7 +61,7 @@ pub(super) fn names(folder: &Folder) -> Result<Vec<String>, WeightsError> {
     Ok(names.into_iter().collect())
 }
 
-/// Names of the files of weights: the index and its shards, or the only file.
+/// Names of the files of weights: the index and its shards, or the single weights file.
 fn of_index(folder: &Folder) -> Result<BTreeSet<String>, WeightsError> {
     if !folder.has(INDEX) {
         return Ok(BTreeSet::from([SINGLE.to_string()]));
@@ -78,7 +78,7 @@ fn of_text() -> impl Iterator<Item = String> {
     names.filter(|name| !name.is_empty()).map(str::to_string)
 }
 
-/// Names of the files in `folder` that a server may read, and of the mark of drawn weights.
+/// Names of the files in `folder` that a server may read, and of the file that marks drawn weights.
 pub fn listed(folder: &Folder) -> Result<Vec<String>, WeightsError> {
     let mut names = of_index(folder)?;
     names.extend(fixed());
@@ -102,13 +102,13 @@ pub fn revisions_of(directory: &Path) -> Result<Vec<Revision>, WeightsError> {
     Ok(revisions(&folder, &names(&folder)?))
 }
 
-/// A file to be hashed.
+/// A file that is to be hashed, and the record of its digest.
 struct Job {
     source: Source,
     expected: Option<(Witness, Expected)>,
 }
 
-/// Reads the whole checkpoint in `directory` and compares it.
+/// Reads the whole checkpoint in `directory` and compares its files' digests.
 pub fn of_directory(
     directory: &Path,
     progress: &Progress,
@@ -141,8 +141,7 @@ fn of_manifest(name: &str) -> Option<(Witness, Expected)> {
     Some((Witness::Manifest, Expected::Sha256(file.sha256.to_string())))
 }
 
-/// Hashes the files of `jobs`, several at a time on threads of their own; sorts the digests by
-/// name.
+/// Hashes the files of `jobs`, several at a time on their own threads; sorts by name.
 fn hash(jobs: Vec<Job>, progress: &Progress) -> Result<Vec<FileDigest>, WeightsError> {
     progress.enter(Stage::Hashing);
     progress.expect(jobs.iter().map(|job| job.source.bytes()).sum());
@@ -204,7 +203,7 @@ impl Job {
     }
 }
 
-/// Git's SHA-1 of an object of `bytes` bytes, after its header and before its content.
+/// Git's SHA-1 of an object of `bytes` bytes: the state after the header, before the content.
 fn git_object(bytes: u64) -> Sha1 {
     Sha1::new().chain_update(format!("blob {bytes}\0"))
 }
@@ -225,7 +224,7 @@ fn compare(by: Witness, expected: &Expected, sha256: &str, sha1: Option<&str>) -
     }
 }
 
-/// Lines about the files as a model's manifest has them.
+/// Lines about the files in the form of a model's manifest.
 pub fn block(files: &[FileDigest]) -> String {
     let mut text = String::from("files = [\n");
     for FileDigest {

@@ -23,55 +23,55 @@ use super::layout::{Expected, Layout, Weight};
 use crate::shapes::Activation;
 use crate::target::{self, Coding, Kind, Purpose, Role, Site, each_experts};
 
-/// Distance of the channels that hold the same value for every token.
+/// Distance of the channels that have the same value for every token.
 const COMMON_EVERY: usize = 16;
-/// Value on these channels, where others have unit variance.
+/// Value on the common channels, where other channels have unit variance.
 const COMMON: f32 = 2.0;
 /// Standard deviation of the part of a router's logits that the token decides.
 const ROUTER_SPREAD: f32 = 4.0;
-/// Standard deviation of that part where scores are sigmoids of the logits.
+/// Standard deviation of that part of a router's logits where scores are sigmoids of the logits.
 const SIGMOID_SPREAD: f32 = 6.0;
 /// Distance of the mean of logits below zero where scores are sigmoids, in units of their
 /// deviation.
 const SIGMOID_BELOW: f32 = 1.5;
 /// Exponent of the popularity of experts, in units of the deviation of logits.
 const POPULARITY: f32 = 0.2;
-/// Mean square of what a layer adds to the hidden state.
+/// Mean square of a layer's additions to the hidden state.
 pub const LAYER_GROWTH: f32 = 0.09;
-/// Factor of the matrices of mixers that add to the hidden state: a Gated DeltaNet then adds 0.06.
+/// Factor of mixers' last matrices: with it a Gated DeltaNet adds 0.06 to the hidden state.
 const MIXER_GAIN: f32 = 0.365;
-/// Factor of such matrices of Mamba-2, whose results are normed last.
+/// Factor of mixers' last matrices in Mamba-2, which multiply normed results.
 const MAMBA_GAIN: f32 = 0.25;
-/// Factor of the matrices of experts that add to the hidden state: a token's experts then add 0.03.
+/// Factor of experts' down matrices: with it a token's experts add 0.03 to the hidden state.
 const EXPERT_GAIN: f32 = 0.286;
-/// Weights of norms over what blocks add to the hidden state: a block then adds 0.05.
+/// Weights of norms over outputs that blocks add to the hidden state: with them a block adds 0.05.
 const ADDED_GAIN: f32 = 0.21;
-/// Factor of such matrices of experts with clamps, whose activations are larger, since one is added
-/// to the up product.
+/// Factor of the down matrices of experts with clamps, whose activations are larger, since one is
+/// added to the up product.
 const CLAMPED_GAIN: f32 = 0.034;
-/// Factor of such matrices of experts without a gate, whose routing weights have a sum above 1.
+/// Factor of the down matrices of ungated experts, whose routing weights sum up to more than 1.
 const RELU2_GAIN: f32 = 0.065;
 /// Largest correction of the scores of experts: a tenth or so of the least chosen score.
 const CORRECTION_SPREAD: f32 = 0.002;
 /// Standard deviation of logits, in units of `sqrt(2 ln VOCAB)`.
 const HEAD_SPREAD: f32 = 1.05;
-/// Norm weights are `-NORM_SPREAD .. NORM_SPREAD` around their centre.
+/// Largest distance of drawn norm weights from their centre.
 const NORM_SPREAD: f32 = 0.5;
 
 /// Root mean square of uniformly drawn E2M1 codes.
 pub const E2M1_RMS: f32 = 2.926;
-/// Drawn factors of whole tensors or blocks are `1 - FACTOR_SPREAD .. 1 + FACTOR_SPREAD`.
+/// Largest distance from 1 of the drawn factors of whole tensors or blocks.
 const FACTOR_SPREAD: f32 = 0.25;
 
-/// Drawn bytes that are turned into numbers at once.
+/// Number of drawn bytes that are turned into numbers at once.
 const DRAWN_BYTES: usize = 4096;
 
-/// The content of a tensor.
+/// Content of a tensor as a function of its seed.
 #[derive(Clone, Debug)]
 pub struct Draw {
     seed: u64,
     numbers: Numbers,
-    /// Whether BF16 numbers are stored as F32.
+    /// Whether BF16 numbers are stored as F32 in this tensor.
     widened: bool,
 }
 
@@ -81,8 +81,8 @@ pub enum Numbers {
     F32(Range),
     /// Bytes in which the bits of the first number are set and those of the second are drawn.
     Bytes((u8, u8)),
-    /// BF16 `[rows, columns]` of `range`, but on the channels that all rows have in common: there
-    /// row `r` has `common[r]`, or all rows the one value of `common`.
+    /// BF16 `[rows, columns]` of `range`, but on the common channels: there row `r` has
+    /// `common[r]`, or all rows have the one value of `common`.
     Rows {
         range: Range,
         columns: usize,
@@ -112,18 +112,18 @@ impl Range {
         Range::around(factor * self.centre, factor * self.spread)
     }
 
-    /// Range of numbers that others are multiplied with.
+    /// Range of numbers that are factors of others.
     pub fn factor(centre: f32) -> Range {
         Range::around(centre, FACTOR_SPREAD * centre)
     }
 
-    /// Number of the range for a drawn byte.
+    /// Number of the range that a drawn byte selects.
     fn of(self, byte: u8) -> f32 {
         self.centre + self.spread * (f32::from(byte as i8) + 0.5) / 128.0
     }
 }
 
-/// BF16 numbers that the role decides; None for other roles. `tied`: the embedding is the head.
+/// Distribution of a role's BF16 numbers, if it has one. `tied`: the embedding is the head.
 fn of_role(weight: Weight, tied: bool) -> Option<Numbers> {
     let columns = target::CHANNELS;
     let rows = |scale: f32, range: Range, common: Vec<f32>| Numbers::Rows {
@@ -160,7 +160,7 @@ fn of_role(weight: Weight, tied: bool) -> Option<Numbers> {
         | Role::EmbeddingNorm
         | Role::HiddenNorm
         | Role::GdnNorm => Numbers::Bf16(stored(1.0)),
-        // Small, since the normed numbers have unit variance.
+        // The weights are small, since the normed numbers have unit variance.
         Role::MixedNorm | Role::FedNorm => {
             let Range { centre, .. } = stored(ADDED_GAIN);
             Numbers::Bf16(Range::around(centre, NORM_SPREAD * ADDED_GAIN))
@@ -172,9 +172,9 @@ fn of_role(weight: Weight, tied: bool) -> Option<Numbers> {
             Numbers::Bf16(Range::around(centre, spread).times(root))
         }
         Role::LayerScalar => Numbers::Bf16(Range::around(0.9, 0.1)),
-        // Larger, so that attention prefers some positions.
+        // The weights are larger, so that attention prefers some positions.
         Role::QueryNorm | Role::QueryDownNorm | Role::KeyNorm => Numbers::Bf16(stored(1.5)),
-        // Half-lives from one token to some thousands.
+        // The half-lives are from one token to some thousands.
         Role::GdnDecayRate => Numbers::Bf16(Range::around(1.4, 1.4)),
         Role::Correction => Numbers::Bf16(Range::around(0.0, CORRECTION_SPREAD)),
         Role::GdnDecayBias => Numbers::Bf16(Range::around(-4.6, 2.3)),
@@ -209,8 +209,8 @@ fn head_scale() -> f32 {
     logits / hidden.sqrt()
 }
 
-/// Values of a router's rows on the common channels, for logits that lie `below` below zero; ranks
-/// of experts are drawn anew in each layer.
+/// Values of a router's rows on the common channels, for logits with a mean of `-below`; ranks of
+/// experts are drawn anew in each layer.
 fn popularity(router: Weight, below: f32) -> Vec<f32> {
     let layer = match router.site() {
         Site::Layer(layer) => layer,
@@ -228,14 +228,14 @@ fn popularity(router: Weight, below: f32) -> Vec<f32> {
     ranks.iter().map(|rank| logit(rank) / sum).collect()
 }
 
-/// Root mean square of E4M3 numbers with the bits `set`, and those of `drawn` drawn.
+/// Root mean square of E4M3 numbers whose bits `set` are set and whose bits `drawn` are drawn.
 pub fn e4m3_rms((set, drawn): (u8, u8)) -> f32 {
     let square = |byte: u8| e4m3(byte & drawn | set).powi(2);
     ((0..=u8::MAX).map(square).sum::<f32>() / 256.0).sqrt()
 }
 
 impl Draw {
-    /// The content of a tensor of `layout`.
+    /// The content of the tensor `name` of `layout`.
     pub fn of(name: &str, tensor: &Expected, layout: Layout) -> Draw {
         let (weight, piece) = (tensor.weight, &tensor.piece);
         let tied = !layout.has(Role::Head, Site::Whole);
@@ -263,7 +263,7 @@ impl Draw {
         }
     }
 
-    /// Fills `out` with the tensor's bytes from `offset` on; both begin at an element.
+    /// Fills `out` with the tensor's bytes from `offset` on; both begin at a whole element.
     pub fn fill(&self, offset: u64, out: &mut [u8]) {
         if !self.widened {
             return self.fill_narrow(offset, out);
@@ -322,7 +322,7 @@ impl Draw {
     }
 }
 
-/// Writes the values of common channels into elements, of which the first has the index `first`.
+/// Overwrites elements on common channels; `first`: index of the first element.
 fn put_common(common: &[f32], columns: usize, first: usize, out: &mut [[u8; 2]]) {
     let mut at = first;
     while at < first + out.len() {
@@ -363,7 +363,7 @@ fn draw(seed: u64, first: u64, out: &mut [u8]) {
     last.copy_from_slice(&word(seed, index).to_le_bytes()[..last.len()]);
 }
 
-/// FNV-1a of the name.
+/// Seed of a tensor: FNV-1a of its name.
 fn seed(name: &str) -> u64 {
     let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
     name.bytes().fold(0xcbf2_9ce4_8422_2325, step)
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_equals_its_place_in_the_whole() {
+    fn a_range_equals_that_range_of_the_whole() {
         let rows = Numbers::Rows {
             range: Range::matrix(40),
             columns: 40,

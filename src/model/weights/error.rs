@@ -1,4 +1,4 @@
-//! Why a checkpoint was refused.
+//! Reasons for which a checkpoint is refused.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -10,26 +10,26 @@ use super::names::INDEX;
 use crate::target;
 use step::executor::DeviceError;
 
-/// A checkpoint that cannot be served. The text names the file, the tensor and the fix.
+/// Reason for which a checkpoint cannot be served. The text names the file, the tensor and the fix.
 #[derive(Debug, Error)]
 pub enum WeightsError {
-    /// Something else than a directory that holds a checkpoint; the problem ends with the fix.
+    /// The path does not lead to a directory with a checkpoint; the problem ends with the fix.
     #[error("{path}: {problem}")]
     Directory { path: PathBuf, problem: String },
-    /// A packed file that is damaged or not this binary's; the problem ends with the fix.
+    /// A packed file is damaged or not this binary's; the problem ends with the fix.
     #[error("{path}: {problem}")]
     Packed { path: PathBuf, problem: String },
-    /// A file is not there.
+    /// A file is missing.
     #[error("{path}: is not there; {}", download())]
     Absent { path: PathBuf },
-    /// Files that the directory must hold are not there; `names` in their shortest form.
+    /// Files that the directory must have are missing; `names` in their shortest form.
     #[error("{directory}: {names} missing; {hint}")]
     Incomplete {
         directory: PathBuf,
         names: String,
         hint: String,
     },
-    /// A link leads to something that is not there.
+    /// A link leads to a missing file.
     #[error("{path}: is a link to {target}, which is not there; {}", download())]
     Dangling { path: PathBuf, target: PathBuf },
     /// The user of this process may not read a file or look into a directory.
@@ -43,23 +43,23 @@ pub enum WeightsError {
         download()
     )]
     NotRegular { path: PathBuf },
-    /// A link that another user may have placed.
+    /// Another user may have placed a link.
     #[error("{path}: {}", distrust(why, directory))]
     Untrusted {
         path: PathBuf,
         directory: PathBuf,
         why: Distrust,
     },
-    /// A name that no file can have or that leads in a circle.
+    /// No file can have the name, or the name leads in a circle.
     #[error("{path}: {error}; give another path")]
     Unusable { path: PathBuf, error: io::Error },
-    /// A small file that is not small.
+    /// A file that must be small is large.
     #[error(
         "{path}: is larger than {bytes_max} bytes, which such a file never is; {}",
         download()
     )]
     LargeFile { path: PathBuf, bytes_max: u64 },
-    /// A file name of the index that leaves the weights directory.
+    /// A file name of the index leads out of the weights directory.
     #[error("{INDEX}: names {file}, which is no plain file name; {}", download())]
     Escapes { file: String },
     /// The content is of another kind than the name says; the problem ends with the fix.
@@ -68,7 +68,7 @@ pub enum WeightsError {
     /// The configuration states other facts than those compiled in.
     #[error("{problem}")]
     Config { problem: String },
-    /// All tensors together are other than the manifest states.
+    /// The sums of all tensors differ from the manifest's.
     #[error(
         "the checkpoint has {found} {what}, the manifest of this binary states {expected}; {}",
         download()
@@ -78,14 +78,14 @@ pub enum WeightsError {
         found: u64,
         expected: u64,
     },
-    /// The directory says that it holds another revision than the manifest names.
+    /// A record in the directory states another revision than the manifest.
     #[error(
         "{by} says revision {found}, this binary was built for {}; {}",
         target::REVISION.unwrap_or("none"),
         download()
     )]
     Revision { by: String, found: String },
-    /// The operating system refused.
+    /// The operating system reported an error for a file.
     #[error("{file}: {error}")]
     Io { file: String, error: io::Error },
     /// The safetensors header is malformed.
@@ -100,13 +100,13 @@ pub enum WeightsError {
          quantisation than the binary was built for"
     )]
     Missing { tensor: String, count: usize },
-    /// A tensor that the target does not know.
+    /// The checkpoint has a tensor that the target does not know.
     #[error(
         "{file}: tensor {tensor} is unknown; this is another model or another quantisation than \
          the binary was built for"
     )]
     Unexpected { file: String, tensor: String },
-    /// A tensor with other dimensions than the target's.
+    /// A tensor has other dimensions than the target's.
     #[error(
         "{file}: tensor {tensor} is {found:?}, the binary was built for {expected:?}; use the \
          binary of this model"
@@ -117,7 +117,7 @@ pub enum WeightsError {
         found: Vec<usize>,
         expected: Vec<usize>,
     },
-    /// A tensor stored in another element type than the target's.
+    /// A tensor is stored in another element type than the target's.
     #[error(
         "{file}: tensor {tensor} is stored as {found}, the binary was built for {expected}; use \
          the binary of this quantisation"
@@ -128,23 +128,23 @@ pub enum WeightsError {
         found: String,
         expected: String,
     },
-    /// A file of another size than the revision the binary was built for.
+    /// A file has another size than that of the revision that the binary was built for.
     #[error("{file}: {found} bytes, expected {expected}; download the file again")]
     Size {
         file: String,
         found: u64,
         expected: u64,
     },
-    /// A file that ends before the bytes it had when it was opened.
+    /// A file became shorter after it was opened.
     #[error(
         "{file}: ends before its {bytes} bytes; it was cut while it was read. Download the file \
          again"
     )]
     Truncated { file: String, bytes: u64 },
-    /// A file that was written to while it was read.
+    /// A file was written to while it was read.
     #[error("{file}: was written to while it was read; start again when nothing writes to it")]
     Changed { file: String },
-    /// A weight or scale that cannot be used.
+    /// A weight or scale cannot be used.
     #[error("{file}: tensor {tensor} holds {}", wrong.at(*index))]
     Element {
         file: String,
@@ -152,14 +152,14 @@ pub enum WeightsError {
         index: usize,
         wrong: Wrong,
     },
-    /// The device has no room for the weights, or failed.
+    /// The device has too little memory for the weights, or failed.
     #[error("{0}")]
     Device(#[from] DeviceError),
 }
 
 impl WeightsError {
-    /// Error of the operating system for a path. Faults that last until a person mends them are
-    /// separate from those that a disk or a network may have at any time.
+    /// Converts an error of the operating system for a path. Faults that last until a person mends
+    /// them are separate from faults that a disk or a network may have at any time.
     pub(super) fn of_path(path: &Path, error: io::Error) -> WeightsError {
         let path = path.to_path_buf();
         let lasting = [Errno::LOOP, Errno::NAMETOOLONG, Errno::NOTDIR, Errno::INVAL];
@@ -177,23 +177,23 @@ impl WeightsError {
     }
 }
 
-/// Why an element of a tensor cannot be used.
+/// Reason for which an element of a tensor cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Wrong {
     /// A weight or scale that is infinite or not a number.
     NotFinite,
-    /// An element of a stored head that is another than that of the embedding that it is tied to.
+    /// An element of a stored head differs from the embedding that the head is tied to.
     Untied,
-    /// A weight of 2^16 or more in magnitude.
+    /// A weight is 2^16 or more in magnitude.
     TooLarge(f32),
-    /// A weight of F32 that BF16 cannot hold.
+    /// A weight stored as F32 is no BF16 number.
     Narrow(f32),
-    /// A power of two of MXFP4 that is too small beside its row's largest.
+    /// A power of two of MXFP4 is too small beside its row's largest.
     Apart,
 }
 
 impl Wrong {
-    /// The error in words, with the fix.
+    /// Text of the error with the fix.
     fn at(self, index: usize) -> String {
         match self {
             Wrong::NotFinite => {
@@ -224,22 +224,22 @@ impl Wrong {
     }
 }
 
-/// Why a link is not followed. Users are given by number.
+/// Reason for which a link is not followed. Users are given by number.
 #[derive(Debug)]
 pub enum Distrust {
     /// Another user placed the link.
     LinkOf(u32, PathBuf),
-    /// The way leads through another user's directory.
+    /// The path leads through another user's directory.
     DirectoryOf(u32, PathBuf),
-    /// The way leads through a directory in which any user can place links.
+    /// The path leads through a directory in which any user can place links.
     OpenToAll(PathBuf),
-    /// The file lies where any user can place one, and is another user's.
+    /// The file is another user's, in a directory where any user can place files.
     FileOf(u32, PathBuf),
-    /// The first user placed the link or name, and the file to be copied belongs to the last.
+    /// The first user placed the link or name; the file to copy belongs to the other one.
     ChosenBy(u32, PathBuf, u32),
 }
 
-/// The reason in words, with the fix.
+/// Text of the reason with the fix.
 fn distrust(why: &Distrust, directory: &Path) -> String {
     let directory = directory.display();
     match why {
@@ -270,7 +270,7 @@ fn distrust(why: &Distrust, directory: &Path) -> String {
     }
 }
 
-/// Command that brings the files onto this machine.
+/// Command that downloads the checkpoint to this machine.
 pub fn download() -> String {
     match (target::REPOSITORY, target::REVISION) {
         _ if !target::EMBEDDED.is_empty() => {

@@ -1,7 +1,7 @@
-//! An open file of weights, read by position: from the page cache what is in it, the rest directly
+//! An open file of weights, read by position: cached pages from the page cache, the rest directly
 //! from the disk.
 //!
-//! Weights are read once and held elsewhere. In the page cache they would evict other files, and
+//! Weights are read once and stored elsewhere. In the page cache they would evict other files, and
 //! where host and device share memory they would take memory that the weights need. There, pages
 //! that were read are also dropped from the cache.
 
@@ -20,22 +20,22 @@ use crate::target;
 
 /// Whether the page cache takes its pages from the memory that the weights are in.
 const SHARES_MEMORY: bool = target::HOST_RESERVE.is_some();
-/// Reads below this size, as of scales and vectors, go through the page cache, unless it would hold
-/// on to the system's read-ahead.
+/// Size in bytes below which reads, as of scales and vectors, go through the page cache, unless it
+/// would keep the pages that the system reads ahead.
 const DIRECT_BYTES_MIN: usize = 64 << 10;
-/// Direct reads after the page cache lacked something, until it is asked again: asking may start a
-/// read-ahead.
+/// Number of direct reads after the page cache lacked a page, until it is tried again: trying may
+/// start a read-ahead.
 const ASKED_EVERY: u32 = 16;
-/// Offset and length of direct reads are multiples of this; no disk has larger blocks.
+/// Bytes of which offset and length of direct reads are multiples; no disk has larger blocks.
 const ALIGN: usize = 4096;
-/// Bytes of one direct read at most.
+/// Largest number of bytes of one direct read.
 const DIRECT_BYTES: usize = 2 << 20;
 
 pub struct WeightsFile {
     file: File,
-    /// The file opened for direct reads, or why there are none.
+    /// The file opened for direct reads, or the reason why it cannot be.
     direct: Result<File, &'static str>,
-    /// Reads until the page cache is asked again, after it lacked something.
+    /// Number of reads until the page cache is tried again, after it lacked a page.
     asked_in: AtomicU32,
     stamp: Stamp,
 }
@@ -57,8 +57,7 @@ impl Stamp {
 }
 
 impl WeightsFile {
-    /// Takes a regular file, and the same file opened for direct reads if its file system has
-    /// these.
+    /// Takes a regular file, and the same file opened for direct reads if they are possible.
     pub fn of(file: File, direct: Option<File>) -> io::Result<WeightsFile> {
         let stamp = Stamp::of(&file.metadata()?);
         let direct = match (direct, cached(&file, 0, &mut [0])) {
@@ -74,23 +73,23 @@ impl WeightsFile {
         })
     }
 
-    /// Size when it was opened.
+    /// Size of the file when it was opened, in bytes.
     pub fn bytes(&self) -> u64 {
         self.stamp.bytes
     }
 
-    /// The file, as it is read through the page cache.
+    /// Handle by which the file is read through the page cache.
     pub fn handle(&self) -> &File {
         &self.file
     }
 
-    /// Whether `path` leads to this file now.
+    /// Whether `path` leads to this file at present.
     pub fn is_at(&self, path: &Path) -> io::Result<bool> {
         let (own, found) = (self.file.metadata()?, path.metadata()?);
         Ok((own.dev(), own.ino()) == (found.dev(), found.ino()))
     }
 
-    /// Why the file is read through the page cache alone; None if it is not.
+    /// Reason for which the file is read through the page cache alone; None if it is not.
     pub fn detour(&self) -> Option<&'static str> {
         self.direct.as_ref().err().copied()
     }
@@ -123,7 +122,7 @@ impl WeightsFile {
         Ok(rest.len() as u64)
     }
 
-    /// `cached`, unless a few reads ago something was missing.
+    /// Reads cached pages as `cached` does, unless a page was missing a few reads ago.
     fn cached_now_and_then(&self, offset: u64, out: &mut [u8]) -> io::Result<usize> {
         // Concurrent reads may be counted as one, which does no harm.
         let asked_in = self.asked_in.load(Ordering::Relaxed);
@@ -132,7 +131,7 @@ impl WeightsFile {
             return Ok(0);
         }
         let had = cached(&self.file, offset, out)?;
-        // The last page may have been dropped with the pages of the read that follows this one.
+        // The last page may be missing because it was dropped with the pages of the next read.
         if had + ALIGN < out.len() {
             self.asked_in.store(ASKED_EVERY, Ordering::Relaxed);
         }
@@ -140,7 +139,7 @@ impl WeightsFile {
         Ok(had)
     }
 
-    /// Drops the pages of a read from the page cache if it shares its memory with the weights:
+    /// Drops the pages of a read from the page cache if that shares its memory with the weights:
     /// whole pages, and the first one, whose other part belongs to an earlier read. This is advice;
     /// pages that are to be written to the disk stay.
     fn drop_cached(&self, offset: u64, len: usize) {
@@ -153,7 +152,7 @@ impl WeightsFile {
 }
 
 impl Drop for WeightsFile {
-    /// Also drops pages at the edges of reads, and the system's read-ahead.
+    /// Drops from the page cache also pages at the edges of reads, and the system's read-ahead.
     fn drop(&mut self) {
         if SHARES_MEMORY {
             let _ = fadvise(&self.file, 0, None, Advice::DontNeed);
@@ -161,7 +160,7 @@ impl Drop for WeightsFile {
     }
 }
 
-/// Fills the beginning of `out` with what the page cache holds without a gap; returns its length.
+/// Fills the first bytes of `out` with cached pages up to the first gap; returns their length.
 fn cached(file: &File, offset: u64, out: &mut [u8]) -> io::Result<usize> {
     let mut had = 0;
     while had < out.len() {
@@ -177,7 +176,7 @@ fn cached(file: &File, offset: u64, out: &mut [u8]) -> io::Result<usize> {
 }
 
 thread_local! {
-    /// Direct reads go to aligned memory; each thread has its own.
+    /// Aligned memory of direct reads; each thread has its own.
     static LANDING: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -189,7 +188,7 @@ fn read_direct(file: &File, offset: u64, out: &mut [u8]) -> io::Result<()> {
     })
 }
 
-/// `landing` begins and ends at multiples of `ALIGN`.
+/// Reads into `landing`, which begins and ends at multiples of `ALIGN`.
 fn read_aligned(
     file: &File,
     mut offset: u64,
@@ -310,7 +309,7 @@ mod tests {
         }
     }
 
-    /// Where the file system has direct reads; elsewhere the reason is told.
+    /// Where the file system has direct reads; elsewhere the reason is reported.
     #[test]
     fn aligned_reads_end_anywhere() {
         let (folder, content) = (Scratch::new(), content());

@@ -1,11 +1,11 @@
-//! A directory of files: opens them by name, and follows a link only where no other user can have
+//! A directory of files: opens files by name, and follows a link only where no other user can have
 //! placed it.
 //!
-//! Whoever may place a link in the way to a weights file chooses what the server reads. A link
+//! Whoever can place a link on the path to a weights file chooses what the server reads. A link
 //! counts when the owner of the directory, root or the user of this process placed it, and when
-//! those alone can change the directories that it leads through. Group members are people of the
-//! owner's choice. Every step is opened relative to the one before and what was opened is what is
-//! checked, so that nothing can be exchanged in between.
+//! these users alone can change the directories that it leads through. Group members are people of
+//! the owner's choice. Every step is opened relative to the one before, and checks are made on the
+//! opened file, so that nothing can be exchanged in between.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -19,9 +19,9 @@ use rustix::io::Errno;
 use super::error::{Distrust, WeightsError};
 use host::beneath::{self, LOOK, kind};
 
-/// Most links on the way to one file, as in the kernel.
+/// Largest number of links on the path to one file, as in the kernel.
 const LINKS_MAX: usize = 40;
-/// Name of the folder of the hub's cache that holds contents by their digest.
+/// Name of the folder of the hub's cache that has contents under their digests.
 pub(super) const BLOBS: &str = "blobs";
 const READ: OFlags = OFlags::RDONLY
     .union(OFlags::NOFOLLOW)
@@ -36,15 +36,15 @@ pub struct Folder {
     trusted: Trusted,
 }
 
-/// A regular file that was opened.
+/// A regular file that was opened, and facts about it.
 pub(super) struct Opened {
     pub file: File,
     /// Handle of the file for direct reads; None if its file system has none.
     pub direct: Option<File>,
-    /// Name after `blobs/` in the first link that has one: the content's digest in a hub cache.
+    /// Name after `blobs/` in the first link to such a folder: the content's digest in a hub cache.
     pub blob: Option<String>,
-    /// Users who decided which file this is: those who placed links on the way, and for a file with
-    /// several names the owner of the directory.
+    /// Users who decided which file this is: those who placed links on the path, and for a file
+    /// with several names the owner of the directory.
     chosen_by: Vec<u32>,
 }
 
@@ -52,8 +52,8 @@ pub(super) struct Opened {
 struct Trusted([u32; 4]);
 
 impl Trusted {
-    /// Root, the user of this process, the owner of a directory, and the owner of `/`, who stands
-    /// for root in a container with users of its own.
+    /// Root, the user of this process, the owner of a directory, and the owner of `/`, which is
+    /// root's number in a container with user ids of its own.
     fn of(directory: &Stat) -> Trusted {
         let [root, container, process] = beneath::trusted();
         Trusted([root, container, process, directory.st_uid])
@@ -75,7 +75,7 @@ fn is_sticky(stat: &Stat) -> bool {
 }
 
 impl Folder {
-    /// Opens the directory at `path`, wherever links of that path lead: the caller chose it.
+    /// Opens the directory at `path`, wherever links of the path lead: the caller chose it.
     ///
     /// # Errors
     /// `Denied` or `Io`.
@@ -100,7 +100,7 @@ impl Folder {
         openat(&self.handle, name, LOOK, Mode::empty()).is_ok()
     }
 
-    /// Sorted names of its entries; empty if it cannot be listed.
+    /// Sorted names of the directory's entries; empty if the directory cannot be listed.
     pub fn names(&self) -> Vec<String> {
         let entries = fs::read_dir(&self.path).into_iter().flatten().flatten();
         let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
@@ -109,7 +109,7 @@ impl Folder {
         names
     }
 
-    /// Opens the regular file at `name`, which may have folders in it.
+    /// Opens the regular file at `name`, which may include folders.
     ///
     /// # Errors
     /// `Absent`, `Denied`, `NotRegular`, `Untrusted` or `Io`.
@@ -118,11 +118,11 @@ impl Folder {
     }
 
     /// Opens a file whose content is to be copied to a path that others can read. A link of another
-    /// user must lead to a file of that user: others that this process can read are not that user's
-    /// to publish.
+    /// user must lead to a file of that user: other files that this process can read are not that
+    /// user's to publish.
     ///
     /// # Errors
-    /// `Untrusted` if it does not; `Absent`, `Denied`, `NotRegular` or `Io`.
+    /// `Untrusted` if the link does not; `Absent`, `Denied`, `NotRegular` or `Io`.
     pub fn open_to_copy(&self, name: &str) -> Result<File, WeightsError> {
         let opened = self.file(name)?;
         let path = self.path.join(name);
@@ -140,7 +140,7 @@ impl Folder {
         }
     }
 
-    /// The content of a file of at most `bytes_max` bytes.
+    /// Reads a file of at most `bytes_max` bytes.
     ///
     /// # Errors
     /// Errors of `file`; `LargeFile`.
@@ -154,7 +154,7 @@ impl Folder {
 fn read_whole(file: File, path: &Path, bytes_max: u64) -> Result<Vec<u8>, WeightsError> {
     use std::io::Read;
     let mut content = Vec::new();
-    // One more than allowed, since the file may grow while it is read.
+    // One byte more than allowed is read, since the file may grow meanwhile.
     let read = file.take(bytes_max + 1).read_to_end(&mut content);
     read.map_err(|error| WeightsError::of_path(path, error))?;
     if content.len() as u64 > bytes_max {
@@ -166,13 +166,14 @@ fn read_whole(file: File, path: &Path, bytes_max: u64) -> Result<Vec<u8>, Weight
     Ok(content)
 }
 
-/// A way through directories to a file.
+/// A walk through directories and links to a file.
 struct Walk<'a> {
     folder: &'a Folder,
     /// Path of the file as the caller named it.
     wanted: PathBuf,
-    /// Directory that the walk has reached, and its path for messages.
+    /// Directory that the walk has reached.
     at: OwnedFd,
+    /// Path of `at`, for messages.
     at_path: PathBuf,
     /// Names still to be walked, the next one last.
     ahead: Vec<OsString>,
@@ -234,7 +235,7 @@ impl<'a> Walk<'a> {
         fstat(seen).map_err(|error| WeightsError::of_path(&self.wanted, error.into()))
     }
 
-    /// Adds the names of `path` before those still to be walked.
+    /// Adds the names of `path`, to be walked before the remaining ones.
     fn go_by(&mut self, path: &Path) -> Result<(), WeightsError> {
         if path.is_absolute() {
             let root = open("/", LOOK, Mode::empty());
@@ -250,8 +251,8 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Enters a directory. After a link the directory decides which file is found, so a trusted
-    /// user must own it.
+    /// Enters a directory. After a link, the directory decides which file is found, so a trusted
+    /// user must own the directory.
     fn enter(&mut self, seen: OwnedFd, stat: &Stat, path: PathBuf) -> Result<(), WeightsError> {
         let up = path.ends_with("..");
         self.at_path = if up { parent(&self.at_path) } else { path };

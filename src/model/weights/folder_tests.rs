@@ -49,7 +49,7 @@ fn links_of_the_owner_are_followed_however_they_lead() {
 }
 
 #[test]
-fn the_first_blob_on_the_way_is_told() {
+fn the_first_blob_on_the_way_is_reported() {
     let (scratch, model) = scratch();
     let opened = |name: &str| Folder::open(&model).unwrap().file(name).unwrap().blob;
     fs::create_dir(scratch.0.join("blobs")).unwrap();
@@ -91,7 +91,7 @@ fn a_link_in_a_model_directory_that_is_open_to_all_is_refused() {
 }
 
 #[test]
-fn what_another_user_placed_is_refused() {
+fn links_and_files_of_another_user_are_refused() {
     if !is_root() {
         return;
     }
@@ -120,7 +120,7 @@ fn what_another_user_placed_is_refused() {
 }
 
 #[test]
-fn a_directory_behind_a_link_must_be_trusted_all_the_way() {
+fn every_directory_on_the_way_of_a_link_must_be_trusted() {
     if !is_root() {
         return;
     }
@@ -137,7 +137,7 @@ fn a_directory_behind_a_link_must_be_trusted_all_the_way() {
 }
 
 #[test]
-fn links_that_lead_nowhere_or_in_a_circle_are_told() {
+fn links_that_lead_nowhere_or_in_a_circle_are_reported() {
     let (_scratch, model) = scratch();
     symlink("../gone/file", model.join("file")).unwrap();
     let error = read(&model).unwrap_err();

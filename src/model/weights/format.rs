@@ -57,7 +57,7 @@ pub fn bf16_values(bytes: &[u8], out: &mut Vec<f32>) {
     out.extend(bytes.chunks_exact(2).map(|b| bf16([b[0], b[1]])));
 }
 
-/// The first number in which two lists of little-endian BF16 differ; zeros of both signs are equal.
+/// Index of the first difference of two lists of little-endian BF16; zeros of both signs equal.
 pub fn bf16_difference(a: &[u8], b: &[u8]) -> Option<usize> {
     if a == b {
         return None;

@@ -3,10 +3,10 @@
 use super::folder::Folder;
 use super::hex::is_commit;
 
-/// Bytes of the largest file that is read: a few lines, or all references.
+/// Largest file in bytes that is read: a few lines, or all references.
 const TEXT_BYTES_MAX: u64 = 16 << 20;
 
-/// The commit that is checked out, if the checkout is one of `repository`.
+/// The commit that is checked out, if the folder is a checkout of `repository`.
 pub(super) fn head(folder: &Folder, repository: &str) -> Option<String> {
     let text = |name: &str| {
         let content = folder.read(&format!(".git/{name}"), TEXT_BYTES_MAX).ok()?;

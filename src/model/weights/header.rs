@@ -12,11 +12,11 @@ use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 
 pub use crate::target::Dtype;
 
-/// Largest header, as in the format's description.
+/// Largest header in bytes, as in the format's description.
 pub const HEADER_BYTES_MAX: u64 = 100_000_000;
-/// Most tensors in one file; five times the largest checkpoint known.
+/// Largest number of tensors in one file; five times that of the largest checkpoint known.
 pub const TENSORS_MAX: usize = 600_000;
-/// Most dimensions of a tensor.
+/// Largest number of dimensions of a tensor.
 const RANK_MAX: usize = 8;
 /// Bytes of the length field in front of the JSON text.
 pub const LENGTH_BYTES: u64 = 8;
@@ -37,19 +37,19 @@ impl Dtype {
     }
 }
 
-/// Where a tensor lies.
+/// Type, dimensions and location of a tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorInfo {
     pub dtype: Dtype,
     pub shape: Vec<usize>,
-    /// Bytes of the file, counted from its start.
+    /// Range of the tensor's bytes, counted from the start of the file.
     pub bytes: Range<u64>,
 }
 
-/// Reads the length field: bytes of JSON in a file of `file_bytes`.
+/// Reads the length field: bytes of JSON in a file of `file_bytes` bytes.
 ///
 /// # Errors
-/// What is wrong with the length.
+/// The fault of the length.
 pub fn json_bytes(length: [u8; 8], file_bytes: u64) -> Result<usize, String> {
     let bytes = u64::from_le_bytes(length);
     if bytes > HEADER_BYTES_MAX {
@@ -63,10 +63,10 @@ pub fn json_bytes(length: [u8; 8], file_bytes: u64) -> Result<usize, String> {
     Ok(bytes as usize)
 }
 
-/// Parses and checks the JSON text of a file of `file_bytes`.
+/// Parses and checks the JSON text of a file of `file_bytes` bytes.
 ///
 /// # Errors
-/// What is wrong, naming the tensor.
+/// The fault, naming the tensor.
 pub fn parse(json: &[u8], file_bytes: u64) -> Result<BTreeMap<String, TensorInfo>, String> {
     let text = std::str::from_utf8(json).map_err(|_| "header is not UTF-8".to_string())?;
     let header: Header = serde_json::from_str(text).map_err(|e| format!("header: {e}"))?;
@@ -91,7 +91,7 @@ fn into_map(tensors: Vec<(String, TensorInfo)>) -> Result<BTreeMap<String, Tenso
     Ok(names)
 }
 
-/// Tensors must follow one another without hole or overlap up to the end of the file.
+/// Checks that tensors follow one another without gap or overlap up to the end of the file.
 fn check_cover(tensors: &mut [(String, TensorInfo)], data: Range<u64>) -> Result<(), String> {
     tensors.sort_by_key(|(_, info)| info.bytes.start);
     let mut end = data.start;

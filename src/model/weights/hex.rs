@@ -1,11 +1,11 @@
-//! Digests and commits as text.
+//! Digests and names of commits as text.
 
 use std::fmt::Write as _;
 
 /// Digits of a SHA-1, which git names its objects by.
 pub const SHA1_DIGITS: usize = 40;
 
-/// Lower-case hexadecimal digits.
+/// Lower-case hexadecimal digits of bytes.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");

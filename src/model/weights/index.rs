@@ -12,10 +12,10 @@ use super::header::TENSORS_MAX;
 use super::names::INDEX;
 use super::sniff;
 
-/// Largest index, in bytes; ten times the largest known.
+/// Largest index in bytes; ten times that of the largest checkpoint known.
 const BYTES_MAX: u64 = 200_000_000;
 
-/// Shard of each tensor.
+/// Name of the shard of each tensor, from the checkpoint's index.
 pub fn read(folder: &Folder) -> Result<BTreeMap<String, String>, WeightsError> {
     let text = folder.read(INDEX, BYTES_MAX)?;
     let file = INDEX.to_string();
@@ -30,13 +30,13 @@ pub fn read(folder: &Folder) -> Result<BTreeMap<String, String>, WeightsError> {
     Ok(index.weight_map.0)
 }
 
-/// The shard index; keys beside `weight_map` are informative.
+/// The shard index; its keys beside `weight_map` are ignored.
 #[derive(Deserialize)]
 struct Index {
     weight_map: WeightMap,
 }
 
-/// Tensor -> shard; a duplicate key is an error.
+/// Shard by tensor; a duplicate key is an error.
 struct WeightMap(BTreeMap<String, String>);
 
 impl<'de> Deserialize<'de> for WeightMap {

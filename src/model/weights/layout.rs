@@ -1,5 +1,5 @@
 //! The table of tensors, expanded: every matrix and vector of the model, and every tensor that its
-//! checkpoint holds.
+//! checkpoint has.
 //!
 //! Names are canonical: `model.language_model.` of multimodal releases is written `model.` here.
 
@@ -11,11 +11,11 @@ use crate::target::{self, Format, Kind, Piece, Purpose, Role, Row, Shape, Site, 
 /// Multiples to which hidden and inner widths are padded in memory.
 const PADS: [usize; 2] = [target::PAD, target::PAD_INNER];
 
-/// The tensors of the target's model, or of its first layers and what surrounds them.
+/// The tensors of the target's model, or of its first layers and the tensors around layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     layers: usize,
-    /// Whether the layer of multi-token prediction is part of it.
+    /// Whether the layout includes the layer of multi-token prediction.
     predicts: bool,
 }
 
@@ -27,7 +27,7 @@ pub struct Weight {
     copy: usize,
 }
 
-/// A tensor that the checkpoint must hold, or may.
+/// A tensor that the checkpoint must or may have.
 #[derive(Clone, Debug)]
 pub struct Expected {
     pub weight: Weight,
@@ -35,12 +35,12 @@ pub struct Expected {
 }
 
 impl Layout {
-    /// The whole model.
+    /// Layout of the whole model.
     pub fn whole() -> Layout {
         Layout::cut(target::LAYERS)
     }
 
-    /// The model cut after its first `layers` layers.
+    /// Layout of the model cut after its first `layers` layers.
     pub fn cut(layers: usize) -> Layout {
         Layout {
             layers,
@@ -48,7 +48,7 @@ impl Layout {
         }
     }
 
-    /// The layout without the layer of multi-token prediction, for uses that do not draft.
+    /// The layout without the layer of multi-token prediction, for uses without drafts.
     pub fn without_prediction(self) -> Layout {
         Layout {
             predicts: false,
@@ -71,12 +71,12 @@ impl Layout {
         }
     }
 
-    /// Decoder layers.
+    /// Number of decoder layers.
     pub fn layers(self) -> usize {
         self.layers
     }
 
-    /// Blocks of its layers.
+    /// Shapes of the blocks of all layers.
     pub fn blocks(self) -> impl Iterator<Item = Shape> {
         let layers = (0..self.layers).map(Site::Layer);
         let sites = layers.chain(self.predicts.then_some(Site::Prediction));
@@ -95,12 +95,12 @@ impl Layout {
         self.find(role, site, 0).is_some()
     }
 
-    /// The matrix or vector of a role at a site, of which the table has one.
+    /// The matrix or vector of a role at a site, where the table has exactly one.
     pub fn weight(self, role: Role, site: Site) -> Weight {
         self.copy(role, site, 0)
     }
 
-    /// Weight of one expert, for a role of which a site has several.
+    /// Weight of one expert, for a role that has several weights at a site.
     pub fn copy(self, role: Role, site: Site, copy: usize) -> Weight {
         let found = self.find(role, site, copy);
         found.unwrap_or_else(|| panic!("the model has no {role:?} {copy} at {site:?}"))
@@ -125,7 +125,7 @@ impl Layout {
         }
     }
 
-    /// Every matrix and vector, and what is not used.
+    /// Every matrix and vector, unused ones included.
     fn weights(self) -> impl Iterator<Item = Weight> {
         self.rows().flat_map(move |row| {
             let sites = row.sites.iter().filter(move |site| self.holds(*site));
@@ -142,7 +142,7 @@ impl Layout {
         self.weights().filter(is_matrix)
     }
 
-    /// Pairs of formats: that of the checkpoint, and the one that matrices of it are rounded to
+    /// Pairs of formats: that of matrices in the checkpoint, and that to which they are rounded
     /// when read.
     pub fn rounds(self) -> Vec<[Format; 2]> {
         let kinds = self.rows().map(|row| row.kind);
@@ -163,7 +163,7 @@ impl Layout {
         self.weights().filter(is_vector)
     }
 
-    /// Every tensor by canonical name; of one that several weights share, the first is given.
+    /// Every tensor by canonical name; for a tensor that several weights share, the first weight.
     pub fn tensors(self) -> BTreeMap<String, Expected> {
         let mut tensors = BTreeMap::new();
         for weight in self.weights() {
@@ -195,22 +195,22 @@ impl Weight {
         self.row.kind
     }
 
-    /// Rows of a matrix in memory.
+    /// Number of rows of a matrix in memory.
     pub fn n(self) -> usize {
         self.row.padded(PADS)[0]
     }
 
-    /// Columns of a matrix in memory.
+    /// Number of columns of a matrix in memory.
     pub fn k(self) -> usize {
         self.row.padded(PADS)[1]
     }
 
-    /// Rows and columns of a matrix in the checkpoint; in memory the others are zeros.
+    /// Numbers of rows and columns of a matrix in the checkpoint; further ones in memory are zeros.
     pub fn stored(self) -> [usize; 2] {
         [self.row.n(), self.row.k()]
     }
 
-    /// Elements of a vector in memory.
+    /// Number of elements of a vector in memory.
     pub fn elements(self) -> usize {
         self.row.padded_elements(target::PAD)
     }
@@ -226,7 +226,7 @@ impl Weight {
         self.row.format().unwrap_or_else(|| self.format())
     }
 
-    /// Unique name of the weight: several weights may be of one tensor, and so have its name.
+    /// Unique name of the weight: several weights may share a tensor, and so the tensor's name.
     pub fn key(self) -> String {
         let (role, copy) = (self.row.role, self.copy);
         match self.site {
@@ -236,7 +236,7 @@ impl Weight {
         }
     }
 
-    /// Canonical name, without the suffixes of the tensors of a matrix.
+    /// Canonical name, without the suffixes of a matrix's tensors.
     pub fn name(self) -> String {
         self.row.name_at(self.site, self.copy)
     }
@@ -249,7 +249,7 @@ impl Weight {
         self.name() + piece.suffix
     }
 
-    /// Rows of the tensor that make some rows of the matrix, in the matrix's order.
+    /// Rows of the tensor that make `rows` of the matrix, in the matrix's order.
     pub fn stretches(self, rows: &Range<usize>) -> Vec<Range<usize>> {
         let base = match self.row.is_stacked() {
             true => self.copy * self.row.shape[1],
@@ -270,7 +270,7 @@ impl Weight {
     }
 }
 
-/// Appends a stretch of rows, or extends the last one if this follows it.
+/// Appends a stretch of rows, or extends the last stretch if this one follows it.
 fn join(found: &mut Vec<Range<usize>>, stretch: Range<usize>) {
     match found.last_mut() {
         Some(last) if last.end == stretch.start => last.end = stretch.end,

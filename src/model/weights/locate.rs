@@ -1,4 +1,4 @@
-//! Path from the operator to the directory that holds a checkpoint, and messages if it holds none
+//! Search for the directory of a checkpoint from the operator's path, and messages if there is none
 //! or an incomplete one.
 
 use std::fs;
@@ -16,10 +16,9 @@ use host::operator_file;
 pub(super) const SNAPSHOTS: &str = "snapshots";
 /// Prefix of a model's folder in the hub's cache.
 const MODEL_FOLDER: &str = "models--";
-/// Largest file that names a revision.
+/// Largest file in bytes that names a revision.
 const REF_BYTES_MAX: u64 = 1024;
-/// Suffixes of the names of files that are still being downloaded, by `hf`, `wget`, `aria2c`,
-/// browsers.
+/// Suffixes of the names of files that are being downloaded, by `hf`, `wget`, `aria2c`, browsers.
 const UNFINISHED: [&str; 6] = [
     ".incomplete",
     ".part",
@@ -33,11 +32,11 @@ const UNFINISHED: [&str; 6] = [
 #[derive(Debug, PartialEq)]
 pub struct Located {
     pub directory: PathBuf,
-    /// Sentence for the operator that says which directory was taken, if it is not the given one.
+    /// Sentence for the operator about the directory that was chosen, if it is not the given one.
     pub choice: Option<String>,
 }
 
-/// Finds the directory.
+/// Finds the directory of the checkpoint that `path` means.
 ///
 /// # Errors
 /// `Directory` or `Denied`.
@@ -57,7 +56,7 @@ pub fn locate(path: &Path) -> Result<Located, WeightsError> {
     }
 }
 
-/// Nearest ancestor of `path` that can be seen: the directory that this process may not search.
+/// Nearest ancestor of `path` that exists for this process, which may not search it.
 fn closed_parent(path: &Path) -> PathBuf {
     let mut above = path.ancestors().skip(1);
     let seen = above.find(|above| fs::metadata(above).is_ok());
@@ -119,7 +118,7 @@ fn file_given(path: &Path) -> String {
     }
 }
 
-/// Takes `directory` itself, or the snapshot in it.
+/// Chooses `directory` itself, or the snapshot in it.
 fn settle(directory: &Path) -> Result<Located, WeightsError> {
     let holds = |name: &str| directory.join(name).symlink_metadata().is_ok();
     let inside = directory.join(SNAPSHOTS);
@@ -154,7 +153,7 @@ fn as_given(directory: &Path) -> Located {
     }
 }
 
-/// Advice for an operator who gives a whole cache instead of one model.
+/// Advice for an operator who gave a whole cache instead of one model.
 fn of_cache(cache: &Path, models: &[String]) -> String {
     let repository = target::REPOSITORY.map(|name| name.replace('/', "--"));
     let folder = repository.map(|name| format!("{MODEL_FOLDER}{name}"));
@@ -214,7 +213,7 @@ fn several(snapshots: &Path, names: &[String]) -> String {
     )
 }
 
-/// Names of the folders in `directory`, sorted; links are none.
+/// Names of the folders in `directory`, sorted, without links.
 fn folders(directory: &Path) -> Vec<String> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let entries = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
@@ -235,7 +234,7 @@ pub fn incomplete(folder: &Folder, missing: &[String]) -> WeightsError {
     }
 }
 
-/// Why files may be missing, with the fix.
+/// Reason for which files may be missing, with the fix.
 fn hint(folder: &Folder, missing: &[String]) -> String {
     let present = folder.names();
     let ends = |end: &str| present.iter().find(|name| name.ends_with(end));

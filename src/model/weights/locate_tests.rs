@@ -33,7 +33,7 @@ fn a_directory_with_a_model_is_taken_as_it_is() {
 }
 
 #[test]
-fn the_only_snapshot_is_taken_and_told() {
+fn the_only_snapshot_is_taken_and_reported() {
     let scratch = model_folder(&[COMMIT]);
     let model = scratch.0.join("models--a--b");
     for given in [model.clone(), model.join(SNAPSHOTS)] {
@@ -53,7 +53,7 @@ fn of_several_snapshots_one_is_to_be_given() {
 }
 
 #[test]
-fn a_whole_cache_is_told_from_a_model() {
+fn a_whole_cache_is_distinguished_from_a_model() {
     let scratch = model_folder(&[COMMIT]);
     assert!(refusal(&scratch.0).contains("models--a--b"));
     fs::create_dir(scratch.0.join("home")).unwrap();

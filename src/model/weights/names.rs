@@ -5,10 +5,10 @@ use std::ops::RangeInclusive;
 
 pub use crate::target::{CONFIG_FILE as CONFIG, INDEX_FILE as INDEX, WEIGHTS_FILE as SINGLE};
 
-/// Mark of a directory whose weights are drawn.
+/// Name of the file that marks a directory whose weights are drawn.
 pub const MARK: &str = "atlas-drawn.json";
 
-/// Names apart from each other by one number are reported as one, as in
+/// Joins names in their shortest form: names that differ in one number only become one, as in
 /// `model-[00003-00007,00012]-of-00042.safetensors`; `names` has at least one.
 pub fn shortest(names: &[String]) -> String {
     let mut groups: BTreeMap<(&str, usize, &str), Vec<u64>> = BTreeMap::new();
@@ -37,7 +37,7 @@ pub fn shortest(names: &[String]) -> String {
     }
 }
 
-/// Most digits of a number in a name.
+/// Largest number of digits of a number in a name.
 const DIGITS_MAX: usize = 9;
 
 /// Text before the first number, the number, and the text after it.
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_told_as_ranges() {
+    fn numbers_are_shown_as_ranges() {
         assert_eq!(of(&[7]), "model-00007-of-00042.safetensors");
         assert_eq!(of(&[4, 3, 5]), "model-[00003-00005]-of-00042.safetensors");
         assert_eq!(

@@ -18,14 +18,14 @@ use super::hex::{SHA1_DIGITS, is_commit, is_lower_hex};
 use super::{git, locate};
 use crate::target;
 
-/// Folders of the hub's client in a directory; the second is that of versions before 0.24.
+/// Folders of the hub's client in a directory; the second one is of versions before 0.24.
 const CLIENT_FOLDERS: [&str; 2] = [".cache/huggingface", ".huggingface"];
-/// Largest file that is read here: a list of a revision.
+/// Largest record in bytes that is read: a list of a revision.
 const BYTES_MAX: u64 = 64 << 20;
 /// Digits of a SHA-256.
 const SHA256_DIGITS: usize = 64;
 
-/// Who states a digest, the best first.
+/// Record that states a digest, the most trusted first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Witness {
     Manifest,
@@ -54,7 +54,7 @@ pub enum Expected {
 }
 
 impl Expected {
-    /// Digest of an etag of the hub: its length says which it is.
+    /// Digest in an etag of the hub: the length tells the kind.
     fn of_etag(etag: &str) -> Option<Expected> {
         match etag.len() {
             _ if !is_lower_hex(etag) => None,
@@ -72,7 +72,7 @@ pub struct Revision {
     pub commit: String,
 }
 
-/// The first two lines of a file's metadata: commit and etag; with the path of the metadata.
+/// The first two lines of a file's metadata, commit and etag, and the path of the metadata.
 fn metadata(folder: &Folder, name: &str) -> Option<(String, [String; 2])> {
     CLIENT_FOLDERS.iter().find_map(|client| {
         let path = format!("{client}/download/{name}.metadata");
@@ -82,7 +82,7 @@ fn metadata(folder: &Folder, name: &str) -> Option<(String, [String; 2])> {
     })
 }
 
-/// All records of which revision the files `names` are.
+/// All records that state the revision of the files `names`.
 pub(super) fn revisions(folder: &Folder, names: &[String]) -> Vec<Revision> {
     let shown = folder.path().display();
     let snapshot = locate::snapshot_commit(folder.path()).map(|commit| Revision {
@@ -107,7 +107,7 @@ pub(super) fn revisions(folder: &Folder, names: &[String]) -> Vec<Revision> {
 /// Compares the revision that the directory's records state with the manifest's.
 ///
 /// # Errors
-/// `Revision` with the first that is another.
+/// `Revision` with the first one that differs.
 pub(super) fn check_revision(folder: &Folder, names: &[String]) -> Result<(), WeightsError> {
     let Some(pinned) = target::REVISION else {
         return Ok(());

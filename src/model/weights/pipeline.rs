@@ -1,19 +1,19 @@
-//! A pipeline in which many threads fill slots and one empties them, so that reading and the work
-//! of the device overlap.
+//! A pipeline in which many threads fill slots and one empties them, so that reading overlaps with
+//! the work of the device.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
 
-/// Runs the jobs `0 .. jobs`. `threads` threads `fill` a slot for each, about in order; this thread
-/// gets every filled slot once, in the order of their completion, to `empty`.
+/// Runs the jobs `0 .. jobs`. `threads` threads `fill` a slot for each job, about in order; this
+/// thread passes every filled slot once, in the order of completion, to `empty`.
 ///
-/// `empty` gives back a slot that may be filled again, this one or an earlier one, or none if it
-/// keeps the slot in use; it must not keep all of them.
+/// `empty` gives back a slot that may be filled again, this one or an earlier one, or none if the
+/// slot stays in use; it must not keep all of them.
 ///
 /// # Errors
-/// The first of `fill` or `empty`; no further job is begun then.
+/// The first error of `fill` or `empty`; no further job is started then.
 pub fn run<S: Send, E: Send>(
     jobs: usize,
     slots: Vec<S>,
@@ -52,7 +52,7 @@ pub fn run<S: Send, E: Send>(
             });
         }
         drop(filled);
-        // Both ends are dropped at an error, which ends the threads.
+        // Both ends are dropped after an error, which ends the threads.
         let (free, to_empty) = (free, to_empty);
         for _ in 0..jobs {
             let Ok(result) = to_empty.recv() else {
@@ -60,7 +60,7 @@ pub fn run<S: Send, E: Send>(
             };
             let (job, slot) = result?;
             if let Some(slot) = empty(job, slot)? {
-                // Once all jobs are begun, no thread waits for the slot.
+                // Once all jobs are started, no thread waits for the slot, and the send fails.
                 let _ = free.send(slot);
             }
         }

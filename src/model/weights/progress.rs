@@ -1,4 +1,4 @@
-//! Progress of loading, for `/health` and the console, and how long each part of it took.
+//! Progress of loading, for `/health` and the console, and the duration of each stage.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -23,7 +23,7 @@ pub enum Stage {
     Hashing,
     /// Replaying golden tokens.
     Verifying,
-    /// Done.
+    /// Loading is complete.
     Ready,
 }
 
@@ -47,7 +47,7 @@ impl Stage {
 /// Progress, shared by the loader and its observers.
 #[derive(Debug, Default)]
 pub struct Progress {
-    /// Stages that were entered so far, and when.
+    /// Stages that were entered so far, and the times of entry.
     stages: Mutex<Vec<(Stage, Instant)>>,
     bytes_total: AtomicU64,
     bytes_done: AtomicU64,
@@ -61,12 +61,12 @@ impl Progress {
         stages.last().map_or(Stage::Checking, |&(stage, _)| stage)
     }
 
-    /// The stages so far, and when each began.
+    /// Stages so far, and the time at which each began.
     pub fn stages(&self) -> Vec<(Stage, Instant)> {
         self.lock().clone()
     }
 
-    /// Bytes read and bytes to read.
+    /// Numbers of bytes read and of bytes to read.
     pub fn bytes(&self) -> (u64, u64) {
         (
             self.bytes_done.load(Ordering::Relaxed),
@@ -74,12 +74,12 @@ impl Progress {
         )
     }
 
-    /// Bytes that were read past the page cache.
+    /// Number of bytes that were read past the page cache.
     pub fn bytes_direct(&self) -> u64 {
         self.bytes_direct.load(Ordering::Relaxed)
     }
 
-    /// Why a file is read through the page cache alone, if one is.
+    /// Reason for which a file is read through the page cache alone, if one is.
     pub fn detour(&self) -> Option<&str> {
         self.detour.get().map(String::as_str)
     }
@@ -112,7 +112,7 @@ impl Progress {
         self.detour.get_or_init(|| why);
     }
 
-    /// Nothing panics while it holds the lock.
+    /// No code panics under this lock, so a poisoned lock is sound.
     fn lock(&self) -> MutexGuard<'_, Vec<(Stage, Instant)>> {
         self.stages.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,13 +1,14 @@
-//! Weights rounded to a format of fewer bits: each to the nearest code, under the scale of its
+//! Rounding of weights to a format of fewer bits: each to the nearest code, under the scale of its
 //! block that leaves the least squared error. Bits depend on the weights alone, not on the machine
-//! or on how they are cut into parts.
+//! or on how weights are cut into parts.
 
-/// Largest magnitudes of E2M1 and of E4M3.
+/// Largest magnitude of E2M1.
 pub const E2M1_MAX: f32 = 6.0;
+/// Largest magnitude of E4M3.
 pub const E4M3_MAX: f32 = 448.0;
-/// Weights below this magnitude count as zero: no model has such small ones beside others.
+/// Magnitude below which weights count as zero: no model has such small ones beside others.
 pub const LEAST: f32 = 1e-30;
-/// Sums of squares that are accumulated in parallel.
+/// Number of sums of squares that are accumulated in parallel.
 pub const LANES: usize = 16;
 
 /// The magnitude rounded to `BITS` bits of its mantissa, ties to even.
@@ -22,7 +23,7 @@ fn keep<const BITS: u32>(size: f32) -> f32 {
 /// The magnitude as a multiple of `step`, ties to even; for less than 2^22 steps.
 #[inline(always)]
 fn multiple(size: f32, step: f32) -> f32 {
-    // The last bit of this number is worth `step`.
+    // The last bit of `large` is worth `step`.
     let large = 1.5 * (1 << (f32::MANTISSA_DIGITS - 1)) as f32 * step;
     (size + large) - large
 }
@@ -56,7 +57,7 @@ pub fn e2m1_code(x: f32) -> u8 {
     let size = x.abs();
     let code = match size < 1.0 {
         true => (size * 2.0) as u32,
-        // One mantissa bit below the exponent; 1.0 is code 2.
+        // There is one mantissa bit below the exponent; 1.0 is code 2.
         false => (size.to_bits() >> 22) - (1f32.to_bits() >> 22) + 2,
     };
     code as u8 | u8::from(x.is_sign_negative()) << 3
@@ -67,20 +68,20 @@ pub fn e4m3_code(x: f32) -> u8 {
     let size = x.abs();
     let code = match size < 1.0 / 64.0 {
         true => (size * 512.0) as u32,
-        // Three mantissa bits below the exponent; 2^-6 is code 8.
+        // There are three mantissa bits below the exponent; 2^-6 is code 8.
         false => (size.to_bits() >> 20) - ((1.0f32 / 64.0).to_bits() >> 20) + 8,
     };
     code as u8 | u8::from(x.is_sign_negative()) << 7
 }
 
-/// The largest magnitude.
+/// The largest magnitude of some values.
 pub fn largest(values: &[f32]) -> f32 {
     let most = values.iter().fold(0, |most, x| x.abs().to_bits().max(most));
     f32::from_bits(most)
 }
 
-/// Squared error of weights that are rounded to multiples of a scale. The order of the sum is that
-/// of the lanes, whatever instructions there are.
+/// Squared error of weights that are rounded to multiples of a scale. The order of additions is
+/// that of `LANES` lanes, whatever instructions the machine has.
 #[inline(always)]
 pub fn error(sums: &mut [f32; LANES], x: &[f32], scale: f32, round: impl Fn(f32) -> f32) {
     let inverse = 1.0 / scale;

@@ -1,13 +1,13 @@
-//! A checkpoint of the target's exact tensors with drawn numbers: `draw` says which.
+//! A checkpoint of the target's exact tensors with drawn numbers (`draw`).
 
 use super::draw::Draw;
 use super::header::Dtype;
 use super::layout::{Expected, Layout};
 use crate::target::{Format, Kind, Site};
 
-/// A tensor and its content.
+/// A tensor and its drawn content.
 pub struct Drawn {
-    /// Canonical name.
+    /// Canonical name of the tensor.
     pub name: String,
     pub site: Site,
     pub dtype: Dtype,
@@ -21,8 +21,7 @@ impl Drawn {
     }
 }
 
-/// The tensors of `layout`, by name; matrices of `scaled` formats with scales of their
-/// inputs.
+/// Tensors of `layout` by name; matrices of `scaled` formats also have scales of their inputs.
 pub fn tensors(layout: Layout, scaled: &[Format]) -> Vec<Drawn> {
     let is_wanted = |tensor: &Expected| match tensor.weight.kind() {
         Kind::Matrix(stored) | Kind::Rounded { stored, .. } => {
@@ -42,17 +41,17 @@ pub fn tensors(layout: Layout, scaled: &[Format]) -> Vec<Drawn> {
     drawn.collect()
 }
 
-/// Bytes of some tensors, one after the other.
+/// Bytes of several tensors, one tensor after the other.
 #[derive(Default)]
 pub struct Seeded {
-    /// First byte of each tensor, ascending.
+    /// Offset of the first byte of each tensor, ascending.
     starts: Vec<u64>,
     draws: Vec<Draw>,
     bytes: u64,
 }
 
 impl Seeded {
-    /// Appends a tensor; returns its first byte.
+    /// Appends a tensor; returns the offset of its first byte.
     pub fn push(&mut self, tensor: &Drawn) -> u64 {
         let start = self.bytes;
         self.starts.push(start);
@@ -65,7 +64,7 @@ impl Seeded {
         self.bytes
     }
 
-    /// Fills `out` from `offset` on; both ends must lie between elements.
+    /// Fills `out` from `offset` on; both ends must lie between whole elements.
     pub fn read(&self, mut offset: u64, mut out: &mut [u8]) {
         while !out.is_empty() {
             let index = self.starts.partition_point(|&start| start <= offset) - 1;

@@ -1,9 +1,9 @@
-//! Contents that are found in place of a file of a checkpoint: pointers, web pages, other formats.
+//! Contents that are found in place of a checkpoint's file: pointers, web pages, other formats.
 
-/// Bytes at the head of a file that are examined.
+/// Bytes at the start of a file that are examined.
 pub(super) const BYTES: usize = 512;
 
-/// First bytes of such contents, and the message about them.
+/// First bytes of foreign contents, and the message about each.
 const KINDS: [(&[u8], &str); 4] = [
     (
         b"version https://git-lfs.github.com/spec/",
@@ -22,10 +22,10 @@ const KINDS: [(&[u8], &str); 4] = [
         "begins with zeros: room was made for it and not filled; start its download again",
     ),
 ];
-/// Beginnings of web pages, in lower case.
+/// First bytes of web pages, in lower case.
 const PAGES: [&[u8]; 3] = [b"<!doctype", b"<html", b"<?xml"];
 
-/// Why `content`, the beginning of a file, is no file of a checkpoint; then the fix.
+/// Reason for which `content`, the start of a file, is no checkpoint's, with the fix, if any.
 pub fn foreign(content: &[u8]) -> Option<&'static str> {
     if content.is_empty() {
         return Some("is empty; start its download again");
@@ -50,7 +50,7 @@ mod tests {
     use super::foreign;
 
     #[test]
-    fn what_stands_in_a_files_place_is_named() {
+    fn what_is_found_instead_of_a_file_is_named() {
         for (content, word) in [
             (&b""[..], "empty"),
             (b"\n <!DOCTYPE html><html>", "web page"),

@@ -1,4 +1,4 @@
-//! Where a checkpoint's bytes come from: a directory, the binary itself, or a seed.
+//! Sources of a checkpoint's bytes: a directory, the binary itself, or a seed.
 
 use std::io;
 
@@ -25,7 +25,7 @@ impl Source {
     /// Opens the file `name`, a plain name, in `folder`.
     ///
     /// # Errors
-    /// `Escapes` for any other name, and what [`Folder`] says of a file that is not there or that
+    /// `Escapes` for any other name, and the errors of [`Folder`] for a missing file or one that
     /// another user may have chosen.
     pub fn open(folder: &Folder, name: &str) -> Result<Source, WeightsError> {
         Ok(Source::open_named(folder, name)?.0)
@@ -91,7 +91,7 @@ impl Source {
         }
     }
 
-    /// Why the file is read through the page cache alone; None if it is not.
+    /// Reason for which the file is read through the page cache alone; None if it is not.
     pub fn detour(&self) -> Option<&'static str> {
         match self {
             Source::File { file, .. } => file.detour(),
@@ -117,7 +117,7 @@ fn read_slice(content: &[u8], offset: u64, out: &mut [u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// A plain file name: no separator, no `..`.
+/// Checks that a name is plain: no separator, no `..`.
 fn check_name(name: &str) -> Result<(), WeightsError> {
     let plain = !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\\', '\0']);
     if plain {
@@ -130,8 +130,8 @@ fn check_name(name: &str) -> Result<(), WeightsError> {
 }
 
 impl Source {
-    /// Why the file is no file of a checkpoint, by its first bytes, with the fix; None if it may be
-    /// one.
+    /// Reason for which the file is no file of a checkpoint, by its first bytes, with the fix; None
+    /// if it may be one.
     pub fn foreign(&self) -> Option<&'static str> {
         let mut start = vec![0; self.bytes().min(sniff::BYTES as u64) as usize];
         self.read(0, &mut start).ok()?;

@@ -11,7 +11,7 @@ pub struct Stored<Bytes = Vec<u8>> {
     pub n: usize,
     pub k: usize,
     pub bits: Bits<Bytes>,
-    /// Biases of the results, `[n]`; empty if there are none.
+    /// Biases of the matrix's results, `[n]`; empty if there are none.
     pub bias: Vec<f32>,
 }
 
@@ -20,7 +20,7 @@ pub struct Stored<Bytes = Vec<u8>> {
 pub struct Bits<Bytes = Vec<u8>> {
     pub coding: Coding,
     pub codes: Bytes,
-    /// A byte for each group of columns; empty where no columns share one.
+    /// Scale codes, a byte for each group of columns; empty where no columns share one.
     pub scales: Bytes,
     pub factors: Factors,
 }
@@ -52,7 +52,7 @@ impl From<Vec<f32>> for Factors {
 }
 
 impl Factors {
-    /// The factor of every weight, rounded to F32.
+    /// The factor of the matrix, row or block with this index, rounded to F32.
     pub fn of(&self, index: usize) -> f32 {
         match self.divide {
             true => 1.0 / self.numbers[index],

@@ -22,24 +22,24 @@ use super::seeded::{self, Drawn, Seeded};
 use crate::target::{self, FAMILY, Fact, Site};
 use host::beneath::{Beneath, Dir};
 
-/// Bytes of tensors that a shard holds, unless one tensor is larger.
+/// Bytes of tensors that a shard has, unless one tensor is larger.
 const SHARD_BYTES: u64 = 1 << 30;
-/// Bytes drawn and written at once by a thread; a multiple of every element's size.
+/// Bytes that a thread draws and writes at once; a multiple of every element's size.
 const WRITE_BYTES: usize = 8 << 20;
-/// Headers are filled up with spaces to a multiple of this, as writers of the format do.
+/// Headers are filled up with spaces to a multiple of this size, as other writers do.
 const HEADER_ALIGN: usize = 8;
 
-/// Why a checkpoint was not written; files that had been written are removed.
+/// Reason for which a checkpoint was not written; files that had been written are removed.
 #[derive(Debug, thiserror::Error)]
 pub enum SynthError {
-    /// The model does not have as many layers as were asked for.
+    /// The model has fewer layers than were asked for.
     #[error(
         "--layers {asked}: {} has {LAYERS} layers; ask for 1 to {LAYERS}",
         target::MODEL,
         LAYERS = target::LAYERS
     )]
     Layers { asked: usize },
-    /// The directory holds something already.
+    /// The directory is not empty.
     #[error("{directory}: is not empty; give a directory that is, or one that is not there yet")]
     NotEmpty { directory: PathBuf },
     /// The disk has no space for the rest.
@@ -48,7 +48,7 @@ pub enum SynthError {
          for fewer --layers"
     )]
     Full { file: PathBuf, bytes: u64 },
-    /// The operating system refused.
+    /// The operating system reported an error for a file.
     #[error("{file}: {error}")]
     Io { file: PathBuf, error: io::Error },
 }
@@ -62,10 +62,10 @@ pub struct Written {
     pub bytes: u64,
 }
 
-/// A file to be written.
+/// A shard that is to be written.
 struct Shard {
     path: PathBuf,
-    /// Length field and JSON of the header.
+    /// Length field and JSON of the file's header.
     header: Vec<u8>,
     content: Seeded,
     /// Names of the tensors in the checkpoint.
@@ -88,12 +88,12 @@ pub fn is_drawn(directory: &Path) -> bool {
     directory.join(MARK).symlink_metadata().is_ok()
 }
 
-/// Writes the first `layers` layers and what surrounds them into `directory`, which is made if it
-/// is not there, and the files `beside` them: their names and contents. The same files for every
-/// run and any number of `threads`.
+/// Writes the first `layers` layers and the tensors around them into `directory`, which is made if
+/// missing, and the files `beside` them: names and contents. The files are the same for every run
+/// and any number of `threads`.
 ///
 /// # Errors
-/// `SynthError`; also when the files cannot be brought to the disk.
+/// `SynthError`; also when the files cannot be flushed to the disk.
 pub fn write(
     directory: &Path,
     layers: usize,
@@ -158,7 +158,7 @@ fn prepare(directory: &Path) -> Result<Dir, SynthError> {
 /// Permissions of new files, before the process's mask.
 const MODE: u32 = 0o666;
 
-/// Makes a new file.
+/// Creates a file that must not exist.
 fn create(directory: &Dir, name: &str) -> io::Result<File> {
     directory.create(&plain(name), MODE)
 }
@@ -201,7 +201,7 @@ fn layer_of(site: Site) -> usize {
 }
 
 fn shard(path: PathBuf, mut tensors: Vec<Drawn>) -> Shard {
-    // Wide elements first, which keeps every tensor aligned.
+    // Tensors of wide elements come first, which keeps every tensor aligned.
     tensors.sort_by_key(|tensor| std::cmp::Reverse(tensor.dtype.bytes()));
     let (mut content, mut entries, mut names) = (Seeded::default(), Map::new(), Vec::new());
     for tensor in tensors {
@@ -281,32 +281,32 @@ fn config(layers: usize) -> Value {
     config
 }
 
-/// Leaves the parameters of RoPE that readers use together: if kinds of layers have their own, only
-/// these.
+/// Leaves the parameters of RoPE that readers accept together: if kinds of layers have parameters
+/// of their own, only these.
 fn consistent_rope(rope: &mut Map<String, Value>) {
     if rope.values().any(Value::is_object) {
         return rope.retain(|_, of_kind| of_kind.is_object());
     }
-    // The position of text is one number, so sections have no effect.
+    // A position of text is one number, so sections have no effect.
     rope.insert("mrope_section".to_string(), json!([0, 0, 0]));
 }
 
-/// Whether a drawn checkpoint's configuration states a fact: none of those that the library
-/// assumes, and no formats, which it would want libraries of their own for.
+/// Whether a drawn checkpoint's configuration states a fact: no fact that the library assumes, and
+/// no formats, for which it would want libraries of their own.
 fn is_written(fact: &Fact) -> bool {
     let named = ["/model_type", "/architectures"].contains(&fact.pointer);
     let assumed = fact.key == FAMILY && !fact.required && !named;
     !assumed && !fact.pointer.starts_with("/quantization_config")
 }
 
-/// Writes `value` at a JSON pointer, and objects on the way to it.
+/// Writes `value` at a JSON pointer, with objects on the path to it.
 fn put(config: &mut Value, pointer: &str, value: Value) {
     let names = pointer.split('/').skip(1);
     let entry = names.fold(config, |entry, name| &mut entry[name]);
     *entry = value;
 }
 
-/// Mark that the weights are drawn and mean nothing.
+/// Content of the file that marks weights as drawn and meaningless.
 fn mark(layers: usize) -> Value {
     json!({
         "drawn": "every weight is a random number: answers mean nothing",
@@ -330,7 +330,7 @@ fn refused(file: &Path, error: io::Error, bytes: u64) -> SynthError {
     }
 }
 
-/// Shards that are being written.
+/// Shards while they are being written.
 struct Files<'a> {
     directory: &'a Dir,
     shards: &'a [Shard],
@@ -339,7 +339,7 @@ struct Files<'a> {
 }
 
 impl Files<'_> {
-    /// Draws and writes with `threads` threads; the first error ends all of them.
+    /// Draws and writes all shards with `threads` threads; the first error ends all of them.
     fn write(&self, threads: usize) -> Result<(), SynthError> {
         let create = |shard: &Shard| {
             create(self.directory, &shard.name()).map_err(|e| self.refused(shard, e))
@@ -350,7 +350,7 @@ impl Files<'_> {
             .map(create)
             .collect::<Result<Vec<_>, _>>()?;
         let mut parts: Vec<(usize, u64)> = self.parts().collect();
-        // Writers of one file would wait for each other, so all files grow at once.
+        // Writers of one file would wait for each other, so all files grow at the same time.
         parts.sort_by_key(|(_, offset)| *offset);
         let (next, first_error) = (AtomicUsize::new(0), Mutex::new(None));
         let work = || {
@@ -377,7 +377,7 @@ impl Files<'_> {
         Ok(())
     }
 
-    /// Shards and the first bytes of their parts, counted from the first tensor.
+    /// Shards, and offsets of the first bytes of their parts, counted from the first tensor.
     fn parts(&self) -> impl Iterator<Item = (usize, u64)> {
         let shards = self.shards.iter().enumerate();
         shards.flat_map(|(index, shard)| {
@@ -386,7 +386,7 @@ impl Files<'_> {
         })
     }
 
-    /// A part of a shard; the first one includes the header.
+    /// Bytes of a part of a shard; the first part includes the header.
     fn part(
         &self,
         file: &File,

@@ -409,7 +409,7 @@ fn a_file_that_changes_while_it_is_read_is_refused() {
 
 /// The memory of a process is a file that refuses to be read where nothing is mapped.
 #[test]
-fn what_the_operating_system_refuses_is_told() {
+fn errors_of_the_operating_system_are_reported() {
     let process = Path::new("/proc").join(std::process::id().to_string());
     let process = folder::Folder::open(&process).unwrap();
     let source = source::Source::open(&process, "mem").unwrap();
@@ -496,7 +496,7 @@ fn an_index_that_disagrees_with_its_shards_is_refused() {
 }
 
 #[test]
-fn links_that_the_owner_placed_are_followed() {
+fn links_of_the_owner_are_followed() {
     let elsewhere = Folder::with("real.safetensors", &target_file(|_| ()));
     let folder = Folder::new();
     let link = folder.0.join("model.safetensors");

@@ -1,5 +1,5 @@
 //! Manifests of a model that is understood: the checkpoint's table, and a leaf for each hardware
-//! that has room for it.
+//! whose memory suffices.
 
 use std::path::Path;
 
@@ -242,7 +242,7 @@ impl Draft<'_> {
         Ok((text, target))
     }
 
-    /// The leaf of a GPU, with as many pages as its memory has room for.
+    /// The leaf of a GPU, with as many pages as fit into its memory.
     fn gpu_leaf(&self, target: &Target, hw: &str) -> Result<(String, Target), ManifestError> {
         let (_, sized) = self.leaf(target, hw, &limits::cpu(&target.model))?;
         let gpu = sized.hardware.gpu.as_ref();

@@ -1,4 +1,4 @@
-//! Names of a checkpoint's tensors: from the index of its files, or from the header of an only one.
+//! Names of a checkpoint's tensors: from the index of its files, or a single file's header.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,17 +11,17 @@ use crate::facts::is_vision;
 use crate::safetensors::{self, Entry};
 use crate::schema::model::StackedIn;
 
-/// End of the name of a file that holds tensors itself.
+/// End of the name of a file of tensors.
 pub(super) const TENSORS_FILE: &str = ".safetensors";
-/// Beginning of tensor names in multimodal releases; others begin with `model.`.
+/// Start of tensor names in multimodal releases; others start with `model.`.
 const MULTIMODAL: &str = "model.language_model.";
-/// Beginning of the names of multi-token prediction.
+/// Start of the names of tensors of multi-token prediction.
 const PREDICTION: &str = "mtp.";
 
 /// The tensors of a checkpoint, by name.
 #[derive(Debug, Default)]
 pub(super) struct Index {
-    /// Canonical names, without those of a vision tower.
+    /// Canonical names of tensors, without those of a vision tower.
     pub names: BTreeSet<String>,
     /// Number of tensors of a vision tower, and the name of one.
     pub tower: u64,

@@ -1,4 +1,4 @@
-//! Capacities of a new leaf: usual ones, cut to what the model and the memory have.
+//! Capacities of a new leaf: usual ones, reduced to those that model and memory allow.
 
 use crate::schema::leaf::{Limits, Steps};
 use crate::schema::model::{Mixer, Model};
@@ -7,9 +7,9 @@ use crate::weights::Part;
 
 /// Tokens of a page; contexts and steps are multiples of it.
 pub(super) const PAGE: u64 = 64;
-/// Quarters of the memory left by weights and states that pages take; steps take the rest.
+/// Quarters, of the memory left by weights and states, that pages take; steps take the rest.
 const PAGES_QUARTERS: u64 = 3;
-/// Tokens to whose multiples large pools of pages are cut.
+/// Number of tokens to whose multiples large pools of pages are rounded down.
 const POOL_STEP: u64 = 65_536;
 
 /// Usual capacities of a backend.
@@ -39,7 +39,7 @@ const GPU: Usual = Usual {
 const CPU_TOKENS: u64 = 65_536;
 
 impl Usual {
-    /// The capacities cut so that all pages together hold `tokens`.
+    /// These capacities reduced so that all pages together hold `tokens`.
     fn within(&self, model: &Model, tokens: u64) -> (Limits, Steps) {
         let context = self
             .context
@@ -79,7 +79,7 @@ pub(super) fn cpu(model: &Model) -> (Limits, Steps) {
     CPU.within(model, CPU_TOKENS)
 }
 
-/// Capacities on the target's GPU; none if its memory has no room for a page beside the weights.
+/// Capacities on the target's GPU; none if its memory does not suffice for weights and a page.
 pub(super) fn gpu(target: &Target, memory: u64) -> Option<(Limits, Steps)> {
     let weights = target.part_bytes(Part::Text) + target.part_bytes(Part::Mtp);
     let state: u64 = target.state_bytes().iter().sum();

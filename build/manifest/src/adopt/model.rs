@@ -1,4 +1,4 @@
-//! Facts of a model from its `config.json`, in the words that the family has for them.
+//! Facts of a model from its `config.json`, under the keys that the family uses there.
 
 use serde_json::{Value, json};
 
@@ -12,9 +12,9 @@ use crate::numbers::{
 };
 use crate::schema::model::{Family, FeedForward as Part, Layers, Mixer, Model, Sampling};
 
-/// Licence of weights that nobody has looked at yet, as an identifier of SPDX.
+/// Identifier, in the form of SPDX, of a licence that nobody has looked at yet.
 const LICENCE_UNKNOWN: &str = "LicenseRef-unknown";
-/// Sampling that changes nothing.
+/// Sampling parameters that change nothing.
 const SAMPLING: Sampling = Sampling {
     temperature: 1.0,
     top_k: 0,
@@ -65,7 +65,7 @@ pub(super) fn model(words: &mut Words, family: Family, name: &str, predicts: boo
     reader.layers();
     let mut tables: Vec<_> = numbers::all(traits).map(Number::table).collect();
     tables.dedup();
-    // A table inside of another is decided by the kind that the outer one states.
+    // The kind that the outer table states decides whether there is a table inside of it.
     tables.retain(|table| !table.is_empty() && !table.contains('.'));
     tables.iter().for_each(|table| reader.numbers(table));
     let _noted = reader.scaling();
@@ -76,7 +76,7 @@ pub(super) fn model(words: &mut Words, family: Family, name: &str, predicts: boo
     }
 }
 
-/// Manifest of a model, as far as it is read.
+/// Manifest of a model while it is being read.
 struct Reader<'a, 'b> {
     words: &'a mut Words<'b>,
     form: Form,
@@ -146,7 +146,7 @@ impl Reader<'_, '_> {
         }
     }
 
-    /// A number that configurations state in another unit or by other numbers, if it is one.
+    /// A number that configurations state in another unit or by other numbers; none for others.
     fn derived(&mut self, number: &Number) -> Option<Read<Option<Value>>> {
         let traits = self.form.traits;
         let (is_latent, most) = (traits.has(Switch::Latent), largest::HEAD_DIM);
@@ -198,7 +198,7 @@ impl Reader<'_, '_> {
         }
     }
 
-    /// Elements of a head that rotary embedding covers, and pairs of them that rotate, if not all.
+    /// Elements of a head that rotary embedding covers, and rotated pairs among them, if not all.
     fn turned(&mut self, number: &Number) -> Read<(u64, Option<u64>)> {
         let (traits, table) = (self.form.traits, number.table());
         let head_dim = self.count_of(&format!("{table}.head_dim"))?;

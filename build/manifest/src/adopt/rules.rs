@@ -1,5 +1,5 @@
 //! Format rules of a leaf from the formats that a checkpoint stores: few patterns, the last one for
-//! every matrix that the others leave.
+//! every matrix that the other patterns leave.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use super::stored::Named;
 use crate::formats::is_match;
 use crate::table::{Format, Site};
 
-/// A `[[format]]` of a leaf.
+/// A `[[format]]` table of a leaf.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Rule {
     pub patterns: Vec<String>,
@@ -50,7 +50,7 @@ fn usual(named: &Named, last: Format) -> Option<Format> {
     (sites(named, usual) > 0).then_some(usual)
 }
 
-/// Rules for matrices that have another format in some layers.
+/// Rules for matrices that have another format in some layers than in most.
 fn of_some_layers(matrices: &[Named], last: Format) -> Vec<Rule> {
     let mut groups: BTreeMap<(Vec<usize>, usize), Vec<&str>> = BTreeMap::new();
     for named in matrices {

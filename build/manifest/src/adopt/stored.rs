@@ -10,7 +10,7 @@ use crate::table::{Format, Kind, Piece, Purpose, Role, Row, Site};
 use crate::target::Target;
 use crate::weights::Part;
 
-/// Most names that a problem lists.
+/// Largest number of names that a problem lists.
 const LISTED: usize = 3;
 
 /// A matrix of the family's table, and how the checkpoint stores it at each of its sites.
@@ -20,7 +20,7 @@ pub(super) struct Named {
     pub at: Vec<(Site, Format)>,
 }
 
-/// Everything that names say of a checkpoint.
+/// Facts of a checkpoint that its tensors' names tell.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Stored {
     pub matrices: Vec<Named>,
@@ -59,7 +59,7 @@ struct Walk<'a> {
     /// Names that no row of the table has matched so far.
     left: BTreeSet<&'a str>,
     missing: Vec<String>,
-    /// Tensors whose type or shape differs from the family's, each with both.
+    /// Tensors whose type or shape differs from the family's, each with both types or shapes.
     other: Vec<String>,
     /// Layers' experts that are stored in several formats.
     uneven: Vec<String>,
@@ -217,7 +217,7 @@ impl Walk<'_> {
             .map(|(_, format)| format)
     }
 
-    /// One problem for each kind that was found.
+    /// One problem for each kind of difference that was found.
     fn problems(&self, file: &str, family: &str) -> Vec<ManifestError> {
         let left: Vec<String> = self.left.iter().map(|name| name.to_string()).collect();
         let tally = |tally: &Tally, names: &str| match tally.is_part() {

@@ -77,7 +77,7 @@ pub(super) fn model(model: &Model, stops: &[u64]) -> String {
     lines.0
 }
 
-/// Tables that mean the same as their absence, and are left out.
+/// Tables that mean the same as their absence, and that manifests leave out.
 const EMPTY: [&str; 2] = ["[mtp]\nlayers = 0", "[checkpoint]"];
 
 /// Lines of TOML with their numbers in groups of digits.
@@ -120,8 +120,8 @@ fn harmony_texts() -> String {
     format!("\n{}# ", texts.collect::<String>())
 }
 
-/// The `[chat]` table of a model, as comments for a person to confirm: of it nothing is known but
-/// `stops` and the format that these ids suggest.
+/// The `[chat]` table of a model, as comments: only `stops` are known, and the format that these
+/// ids suggest.
 fn chat(stops: &[u64]) -> String {
     let is_harmony = stops.contains(&HARMONY_STOPS[0]);
     let (stops, format, first, texts) = match is_harmony {

@@ -1,5 +1,5 @@
-//! A configuration as a target: facts read from it, rules checked on them, and statements of it
-//! that would change answers but are not understood.
+//! A configuration as a target: facts read from it, rules checked on the facts, and statements that
+//! would change answers but are not understood.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -23,7 +23,7 @@ const FORMAT: &str = "format";
 /// The model of a configuration as a CPU target whose matrices are all floats.
 ///
 /// # Errors
-/// Everything that the configuration lacks or states wrong.
+/// Every fact that the configuration lacks or states wrong.
 pub(super) fn understood(
     root: &Path,
     published: &Published,
@@ -121,8 +121,8 @@ fn located(problem: ManifestError, words: &Words, facts: &[Fact]) -> ManifestErr
 
 /// Every fact that a configuration states differently.
 fn contradicted(words: &Words, family: Family, facts: &[Fact]) -> Vec<ManifestError> {
-    // Facts with a key were read from the configuration, so only the family's must be stated; in
-    // `params.json` all must, as some are in that file alone.
+    // Facts with a key were read from the configuration, so it need state only the family's;
+    // `params.json` must state all, as some are in that file alone.
     let all = words.form == Form::Mistral;
     let alone = |fact: &Fact| Fact {
         required: fact.required && (all || fact.key == FAMILY),

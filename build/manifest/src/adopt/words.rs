@@ -1,4 +1,4 @@
-//! Reading `config.json`: each value by its pointer, or a problem that says what it must be.
+//! Reading `config.json`: each value by its pointer, or a problem that states the valid values.
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -41,7 +41,7 @@ pub(super) fn shown(value: impl Display) -> String {
 }
 
 impl<'a> Words<'a> {
-    /// Value at a pointer into the text model's description, or the whole file; null is none.
+    /// Value at a pointer into the text model's description, or else the file; null is none.
     pub fn stated(&self, pointer: &str) -> Option<(String, &'a Value)> {
         let places = [format!("/{TEXT}{pointer}"), pointer.to_string()];
         places.into_iter().find_map(|place| {
@@ -98,7 +98,7 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// Notes as a problem that nothing stands at a pointer.
+    /// Notes as a problem that there is no value at a pointer.
     pub fn absent(&mut self, pointer: &str, rule: &str) -> Noted {
         let key = self.key(pointer);
         self.note(&key, "absent", rule)
@@ -110,7 +110,7 @@ impl<'a> Words<'a> {
         self.optional(pointers, &rule, |value| whole(value, &range))
     }
 
-    /// A count, 1 at least.
+    /// Reads a whole number from 1 to `most`.
     pub fn count(&mut self, pointer: &str, most: u64) -> Read<u64> {
         self.between(&[pointer], 1..=most)
     }

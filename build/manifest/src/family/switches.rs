@@ -74,7 +74,7 @@ const CLAMP: f64 = 7.0;
 /// Factor in the sigmoid of a clamped gate: `shapes::ALPHA` of the server.
 const ALPHA: f64 = 1.702;
 
-/// A family, and the layers with an MLP where others have experts.
+/// A family, and those of its layers that have an MLP where others have experts.
 pub(crate) struct Layers<'a> {
     traits: &'a Traits,
     dense: &'a [usize],
@@ -196,7 +196,7 @@ const STATED: &[Stated] = stated! {
 };
 
 impl Traits {
-    /// Whether every layer has experts, or may.
+    /// Whether every layer has, or may have, experts.
     fn routes(&self) -> bool {
         self.feed_forward != FeedForward::Mlp
     }
@@ -211,8 +211,8 @@ impl Traits {
         self.feed_forward == FeedForward::ExpertBeside
     }
 
-    /// Layer math of the family as configurations state it. Layers in `dense` have an MLP where
-    /// others have experts.
+    /// Facts of the family's layer math, as configurations state them. Layers in `dense` have an
+    /// MLP where others have experts.
     pub(crate) fn facts(&self, dense: &[usize]) -> Vec<Fact> {
         let types: Vec<_> = self.types.iter().map(|name| json!(name)).collect();
         let classes: Vec<_> = self.classes.iter().map(|name| json!([name])).collect();

@@ -1,4 +1,4 @@
-//! `check`: the promises of a binary about its libraries, host and contents.
+//! `check`: verifies a binary's libraries, host and contents.
 
 use std::path::{Path, PathBuf};
 
@@ -74,7 +74,7 @@ type Finding = (&'static str, Result<String, String>);
 /// Builds a target and examines its binary.
 ///
 /// # Errors
-/// If it does not build or cannot be read.
+/// If the target does not build or the binary cannot be read.
 pub fn checks(site: &Site, target: &Target) -> Result<(PathBuf, Vec<Finding>), Failure> {
     let plan = plan(site, Some(&target.name))?;
     let besides: Vec<_> = plan.device.iter().map(|device| &device.cuobjdump).collect();

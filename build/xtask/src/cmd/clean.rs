@@ -15,7 +15,7 @@ use crate::weights;
 
 /// Default days since the last use after which an output is removed.
 const OLDER_DAYS: u64 = 30;
-/// Default size that the store may have, gigabytes.
+/// Default size of the store above which outputs are removed, gigabytes.
 const KEEP_GB: u64 = 20;
 const GB: u64 = 1_000_000_000;
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);

@@ -1,4 +1,4 @@
-//! `figures`: tables of measured and computed figures in pages.
+//! `figures`: tables of measured and computed figures for documentation pages.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -20,7 +20,7 @@ pub const OPERATIONS: &str = "packaging/operations.md";
 const AGENTS: [usize; 2] = [32, 128];
 /// Hardware whose measured figures the README shows.
 const HARDWARE: &str = "h200/";
-/// Hardware that a model may be built for, with names for people; memory is that of the first one
+/// Hardware that a model may be built for, and its name for people; memory is that of the first one
 /// with a target.
 const BUILT_FOR: [(&str, &str); 3] = [("gb10", "GB10"), ("h200", "H200"), ("cpu", "CPU")];
 /// Numbers of sequences that decode at once, each after 128 tokens.
@@ -79,7 +79,7 @@ fn tell_origin(site: &Site, leaf: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Reason to doubt that figures are of the binary with digest `built`.
+/// Reason to doubt that figures are those of the binary with digest `built`.
 fn doubt(figures: &Value, built: Option<&str>) -> Option<&'static str> {
     match (figures.get(DIGEST).and_then(Value::as_str), built) {
         (None, _) => Some("states no digest of the binary that was measured"),
@@ -91,7 +91,7 @@ fn doubt(figures: &Value, built: Option<&str>) -> Option<&'static str> {
     }
 }
 
-/// The tables, each with the path of its page.
+/// The tables, each with the path of the page that shows it.
 fn tables(site: &Site) -> Result<[(&'static str, String); 3], Failure> {
     Ok([
         (README, models(site)?),
@@ -103,7 +103,7 @@ fn tables(site: &Site) -> Result<[(&'static str, String); 3], Failure> {
 /// Compares the tables in pages with the present figures.
 ///
 /// # Errors
-/// Names the first row on a page that no figures give, or that the page lacks.
+/// Names the first row of a page that has other figures, or that the page lacks.
 pub fn check(site: &Site) -> Result<(), Failure> {
     for (page, table) in tables(site)? {
         let text = site::read(&site.root, page)?;

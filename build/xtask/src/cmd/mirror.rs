@@ -25,8 +25,8 @@ const PARTS: [(&str, &str); 6] = [
     ("rustfmt-preview", X86_64),
     ("clippy-preview", X86_64),
 ];
-/// Folder of crates in cargo's home. The name is the one for crates.io, so that paths compiled into
-/// a binary are equal with and without a mirror.
+/// Folder of crates in cargo's home. The name is that of the folder for crates.io, so that paths
+/// compiled into a binary are equal with and without a mirror.
 const CRATES: &str = "index.crates.io-1949cf8c6b5b557f";
 
 /// Fetch everything that builds take from the network into a folder, or what it still lacks.
@@ -56,7 +56,7 @@ impl Mirror {
     }
 }
 
-/// Wheels of the device toolchain and wheels with weights, without duplicates.
+/// Pins of the device toolchain's wheels and of wheels with weights, without duplicates.
 fn wheels(site: &Site) -> Result<Vec<Pin>, Failure> {
     let pins = cuda::pins(&site.root)?;
     let mut found: Vec<Pin> = pins.all().into_iter().cloned().collect();

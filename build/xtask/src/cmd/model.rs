@@ -9,7 +9,7 @@ use manifest::{Adopted, Published, Source, adopt};
 
 use crate::site::{Failure, Site};
 
-/// Most bytes that are read of a configuration, an index or a tensor header.
+/// Largest number of bytes that are read of a configuration, an index or a tensor header.
 const LARGEST: u64 = 256 << 20;
 /// Bytes of the header length at the start of a tensor file.
 const LENGTH_BYTES: u64 = 8;
@@ -90,7 +90,7 @@ fn refused(problems: impl IntoIterator<Item = impl ToString>) -> Failure {
     Failure::Failed(format!("nothing is written:{lines}"))
 }
 
-/// Content of a file; of a tensor file, its header.
+/// Content of a file; of a tensor file, the header alone.
 fn content(path: &Path) -> Result<Vec<u8>, String> {
     let failed = |why: io::Error| format!("{}: cannot be read: {why}", path.display());
     let tensors = path.extension().is_some_and(|end| end == "safetensors");
@@ -135,7 +135,7 @@ pub fn golden_command(model: &str) -> String {
     format!("python3 scripts/golden.py targets/_model/{model} --weights FOLDER")
 }
 
-/// Text on files written, facts to decide, and next steps.
+/// Text on the files written, the facts to decide, and the next steps.
 fn report(name: &str, adopted: &Adopted) -> String {
     let files = adopted.files.iter();
     let files = files.map(|(file, _)| format!("wrote {file}\n"));

@@ -27,7 +27,7 @@ pub const PRODUCT: &[&str] = &[
     "src",
     "targets",
 ];
-/// Folders among [`PRODUCT`] that cannot change a result of its tests.
+/// Folders among [`PRODUCT`] that cannot change a result of the binary's tests.
 pub const BESIDE_PRODUCT: &[&str] = &["build/xtask", "build/gguf", "ci/baseline"];
 /// Files that decide how any crate of the workspace is compiled.
 pub const WORKSPACE: [&str; 4] = ["Cargo.toml", "Cargo.lock", "rust-toolchain.toml", ".cargo"];
@@ -53,7 +53,7 @@ pub const PIPELINE_TESTS: &[&str] = &[
     "src/step",
     "targets",
 ];
-/// Files of the small model that crates without a target test with.
+/// Files of the small model with which crates without a target test.
 pub const TEST_MODEL: &str = "targets/_model/tiny";
 
 /// Inputs that decide the result of a step, beside xtask itself and the compiler.
@@ -77,7 +77,7 @@ impl Reads {
         }
     }
 
-    /// Inputs of the tests of the crate in `folder`: it, and the workspace crates it depends on.
+    /// Inputs of the tests of the crate in `folder`: the crate, and workspace crates that it uses.
     pub fn of_crate(site: &Site, folder: &str) -> Result<Reads, Failure> {
         let mut paths = vec![folder.to_string()];
         let mut at = 0;

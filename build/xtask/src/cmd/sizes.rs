@@ -61,7 +61,7 @@ impl Sizes {
 }
 
 /// Crate of a symbol in either mangling scheme of rustc. Generic code counts for the crate that
-/// wrote it, not for the one that uses it.
+/// defines it, not for the one that uses it.
 fn crate_of(symbol: &str) -> &str {
     const OTHER: &str = "other languages";
     if let Some(rest) = symbol.strip_prefix("_ZN") {

@@ -1,4 +1,4 @@
-//! The steps of `test`: each with the promise it protects, and the reasons to skip it.
+//! The steps of `test`: for each the promise that it protects, and the reasons to skip it.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -46,21 +46,21 @@ type Run = Box<dyn Fn(&Work<'_>) -> Result<(), Failure> + Send + Sync>;
 /// Schedule of a step among the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Schedule {
-    /// After the previous step of this kind, in the order of the list.
+    /// The step runs after the previous step of this kind, in the order of the list.
     InOrder,
-    /// At the same time as later steps, on a free lane; done before the next step that runs alone.
+    /// The step runs beside later ones, on a free lane; it ends before the next that runs alone.
     Beside,
-    /// While no other step runs, because it measures time.
+    /// The step runs while no other step does, for example because the step measures time.
     Alone,
 }
 
 /// Suite that a step belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tier {
-    /// The suite of every machine.
+    /// Suite that every machine runs.
     Suite,
-    /// Steps of `test --all` alone, which the CI matrix runs: further cases of what a step of the
-    /// suite tries on one example.
+    /// Steps of `test --all` alone, which the CI matrix runs: further cases of promises for which
+    /// the suite tries one example.
     All,
 }
 
@@ -71,9 +71,9 @@ pub struct Step {
     pub protects: &'static str,
     pub schedule: Schedule,
     pub tier: Tier,
-    /// Inputs; the step need not run again until one changes. None: it always runs.
+    /// Inputs; the step need not run again until one changes. None: the step always runs.
     pub reads: Option<Reads>,
-    /// Target that the step tests; the default one unless set.
+    /// Target that the step tests; by default [`DEFAULT_TARGET`].
     pub target: String,
     pub run: Run,
 }
@@ -137,7 +137,7 @@ impl Work<'_> {
         Ok(Server::start(&self.binary()?, &[], &log)?)
     }
 
-    /// Command that runs a script of the workspace without leaving compiled modules there.
+    /// Command that runs a script of the workspace without leaving compiled modules beside it.
     fn python(&self, script: &str) -> Command {
         let mut command = Command::new("python3");
         command.args(["-B", script]).current_dir(&self.site.root);
@@ -145,8 +145,8 @@ impl Work<'_> {
     }
 }
 
-/// Targets with device code that are built on machines without a GPU, each with its suite. One for
-/// another host than this machine compiles every crate a second time.
+/// Targets with device code that are built on machines without a GPU, each with its suite. A target
+/// for another host than this machine compiles every crate a second time.
 const DEVICE_TARGETS: [(&str, Tier); 2] = [
     ("h200/tiny/nvfp4", Tier::Suite),
     ("gb10/tiny/nvfp4", Tier::All),
@@ -155,17 +155,17 @@ const DEVICE_TARGETS: [(&str, Tier); 2] = [
 /// Targets of the small trained model, in both formats.
 const TINY: [&str; 2] = ["cpu/tiny/bf16", DEFAULT_TARGET];
 
-/// Beginning of the targets with small random models, each of another shape, and golden files.
+/// Prefix of the targets with small random models, each of another shape, and golden files.
 const RANDOM: &str = "cpu/random-";
 
 /// Target of a random model with layers of every form.
 const MIXED: &str = "cpu/mixed/bf16";
 
-/// Beginnings of the GPU targets with small random models of each family, by hardware.
+/// Prefixes of the GPU targets with small random models of each family, by hardware.
 const RANDOM_DEVICE: [&str; 2] = ["h200/random-", "gb10/random-"];
 
 /// Targets with real weights from packages, each with its suite. Gemma's have terms of use, which
-/// whoever asks for them accepts.
+/// the person who asks for them accepts.
 const REAL: [(&str, Tier); 4] = [
     ("cpu/smollm2-135m/bf16", Tier::Suite),
     ("cpu/gemma3-270m/bf16", Tier::All),
@@ -184,12 +184,12 @@ const GPU: &str = "/dev/nvidia0";
 const EMULATOR: &str = "qemu-aarch64-static";
 const EMULATED_ROOT: &str = "/usr/aarch64-linux-gnu";
 
-/// Script that evaluates `tiny`; the suite asks few questions.
+/// Script that evaluates the model `tiny`; the suite asks few questions.
 const EVALUATION: &str = "scripts/tiny_eval.py";
 /// Number of questions that the suite asks.
 const EVALUATION_QUESTIONS: &str = "60";
 
-/// File that the evaluation leaves: served replies to questions that `tiny` was not trained on, as
+/// File that the evaluation writes: served replies to questions that `tiny` was not trained on, as
 /// token ids.
 const SERVED: &str = "served.jsonl";
 /// Lowest percentage of first drafts that equal the served token.
@@ -226,7 +226,7 @@ pub fn steps(site: &Site, target: Option<&str>) -> Result<Vec<Step>, Failure> {
     ];
     for room in ROOMS {
         let step = room_step(site, room)?;
-        // Tests of `text` spend most of the time in one, which leaves a core idle.
+        // Most of the time of the tests of `text` goes into one test, which leaves a core idle.
         steps.push(match room.0 {
             "text" => step.schedule(Schedule::Beside),
             _ => step,
@@ -244,7 +244,7 @@ pub fn steps(site: &Site, target: Option<&str>) -> Result<Vec<Step>, Failure> {
             "what holds for any bytes, over mixtures of the seeds",
             "--test fuzz",
         ),
-        // Same packages as in clippy's step, so that dependencies are compiled once.
+        // The packages are those of clippy's step, so that dependencies are compiled once.
         cargo_step(
             "tests of manifest",
             "manifests, and GGUF files",
@@ -387,8 +387,8 @@ fn room_step(site: &Site, (package, folder, compared): Room) -> Result<Step, Fai
     Ok(step.reads(reads.and(&[TEST_MODEL]).and(compared)))
 }
 
-/// Arguments of cargo for tests of the model's crate. Optimising it would take four times as long
-/// as the tests; without, the standard library also checks unsafe code.
+/// Arguments of cargo for tests of the model's crate. Optimising the crate would take four times as
+/// long as the tests; without, the standard library also checks unsafe code.
 const MODEL_TESTS: &str = "-p model --features testing --lib --no-fail-fast";
 
 /// Step with the tests of the model's crate for the default target.

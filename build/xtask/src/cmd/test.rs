@@ -21,8 +21,8 @@ use crate::toolchain::Toolchain;
 /// Bytes of a failed step's output that are shown.
 const SHOWN_BYTES: usize = 16 << 10;
 
-/// Variables that cargo sets for the program it runs, and that a cargo started by that program must
-/// not see.
+/// Prefixes of variables that cargo sets for the program it runs, and that a cargo started by that
+/// program must not see.
 const CARGO_VARIABLES: [&str; 3] = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_"];
 
 /// Run all tests that this machine can run, but for those that passed and read nothing that has
@@ -96,13 +96,13 @@ pub type Room = (&'static str, &'static str, &'static [&'static str]);
 /// Optimisation level of a crate under test.
 #[derive(Clone, Copy, Debug)]
 pub enum Optimised {
-    /// None: compiled in a fifth of the time.
+    /// No optimisation: the crate is compiled in a fifth of the time.
     No = 0,
-    /// Some, for the engine, whose simulations take three times as long without.
+    /// Some optimisation, for the engine, whose simulations take three times as long without it.
     Yes = 1,
-    /// Full, for the model on the CPU: below it, each instruction of its kernels is a call. The
-    /// standard library's checks of unsafe code, which take as long as the kernels, are left to
-    /// small models.
+    /// Full optimisation, for the model on the CPU: below it, each instruction of its kernels is a
+    /// call. The standard library's checks of unsafe code, which take as long as the kernels, are
+    /// left to small models.
     Wholly = 3,
 }
 
@@ -201,13 +201,13 @@ impl Work<'_> {
     }
 }
 
-/// Runs the steps, reports, and fails if one of them did.
+/// Runs the steps and reports; fails if a step failed.
 fn suite(site: &Site, steps: Vec<Step>, options: &Test) -> Result<(), Failure> {
     let log = site.atlas().join("log");
     std::fs::create_dir_all(&log).map_err(|why| format!("make {}: {why}", log.display()))?;
     let passes = Passes::open(site, options)?;
     let (mut passed, mut failed, mut skipped) = (0, vec![], vec![]);
-    // With this thread, one more than there are cores: steps wait for something at times.
+    // The lanes and this thread are more than the cores, since steps wait at times.
     let lanes = thread::available_parallelism().map_or(1, NonZero::get);
     for (step, outcome) in outcomes(&steps, lanes, |step| outcome(site, step, &passes)) {
         match outcome {
@@ -230,8 +230,8 @@ fn suite(site: &Site, steps: Vec<Step>, options: &Test) -> Result<(), Failure> {
     }
 }
 
-/// Runs the steps in order and returns their outcomes. Steps beside others run on `lanes` threads,
-/// and on this one after all steps in order.
+/// Runs the steps in order and returns their outcomes. Steps that run beside others are on `lanes`
+/// threads, and on this one after all steps in order.
 fn outcomes<T: Send>(
     steps: &[Step],
     lanes: usize,
@@ -314,7 +314,7 @@ impl<'a> Passes<'a> {
     }
 
     fn note(&self, step: &Step, facts: &str) {
-        // Losing the record of a pass costs time only.
+        // A pass that is not recorded costs time only.
         let _ = explain::record(&self.atlas, &slug(&step.name), facts);
         let _ = self.digests.save();
     }

@@ -91,7 +91,7 @@ fn lacks(missing: &[String]) -> Error {
     }
 }
 
-/// `Ok(None)` if `rustc` has the standard library of `triple`, `Ok(Some(_))` if Debian's has it.
+/// `None` if `rustc` has the standard library of `triple`, else Debian's rustc if it has.
 fn rustc_for(triple: &str, rustc: &Tool) -> Result<Option<Tool>, String> {
     if has_std(&rustc.path, triple) {
         return Ok(None);

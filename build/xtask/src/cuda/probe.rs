@@ -1,5 +1,5 @@
-//! Builds whose kernels differ in one respect, to be compared with the product or examined by a
-//! tool.
+//! Probes: builds whose kernels differ in one respect, to be compared with the product or examined
+//! by a tool.
 //!
 //! `cuda/base/probe.cuh` describes each. A probe is another build of a target: its units begin with
 //! the probe's name, so their keys differ, and its binary has its own name.

@@ -228,7 +228,7 @@ fn assembled(
 ) -> Result<Dist, Error> {
     let name = &made.name;
     let deb = format!("{name}_{VERSION}_{}.deb", debian_name(&plan.triple));
-    // A release has one such list for each target.
+    // A release has one such list of digests for each target.
     let list = format!("{name}.MANIFEST.json");
     let mut files = vec![
         (name.clone(), made.licensed.output("binary")),

@@ -12,8 +12,8 @@ use minisign::{SecretKey, SecretKeyBox};
 /// Bytes of a key file that name the password's key derivation; zero without a password.
 const KDF: std::ops::Range<usize> = 2..4;
 
-/// Signs the content of `file` with the secret key in the file `key`, asking for its password if it
-/// has one, and writes the signature beside `file`.
+/// Signs the content of `file` with the secret key in the file `key`, asking for the key's password
+/// if it has one, and writes the signature beside `file`.
 pub fn sign(file: &Path, key: &Path, comment: &str) -> Result<(), String> {
     let failed = |path: &Path, why: &dyn Display| format!("{}: {why}", path.display());
     let text = fs::read_to_string(key).map_err(|why| failed(key, &why))?;

@@ -1,8 +1,8 @@
 //! Actions: declared inputs, outputs, tools, arguments and environment.
 //!
-//! An action sees what it declares and nothing else. It runs in a clean folder that holds its
-//! inputs, with exactly the declared environment and a `PATH` of exactly the declared tools; what
-//! it declares is what its key covers.
+//! An action sees its declarations and nothing else. It runs in a clean folder that holds its
+//! inputs, with exactly the declared environment and a `PATH` of exactly the declared tools; all
+//! declarations, and nothing else, are covered by its key.
 
 use std::path::{Path, PathBuf};
 
@@ -29,8 +29,8 @@ impl ActionId {
 pub enum Source {
     /// A file of the workspace; the path is relative to its root. The action gets a copy.
     Workspace(PathBuf),
-    /// An output of an earlier action, named as that action declares it. The action gets a link
-    /// into the store.
+    /// An output of an earlier action, under the name that this action declares. The reader gets a
+    /// link into the store.
     Output(ActionId, String),
     /// Text made by the plan itself (generated headers, translation units).
     Text(String),
@@ -106,8 +106,8 @@ impl Output {
 pub struct Variable {
     pub name: String,
     pub value: String,
-    /// False for a value that cannot change outputs but differs between hosts (`HOME`, a proxy):
-    /// the key then covers the name only.
+    /// Whether the key covers the value; false for a value that cannot change outputs but differs
+    /// between hosts (`HOME`, a proxy): the key then covers the name only.
     pub covered: bool,
 }
 
@@ -138,7 +138,7 @@ pub enum Code {
     Sources(&'static [&'static str]),
 }
 
-/// Work of the action.
+/// Work that an action does.
 #[derive(Clone, Debug)]
 pub enum Work {
     /// Starts `argv[0]`: the name of a declared tool, or the path of an input.
@@ -281,14 +281,14 @@ impl Action {
         self
     }
 
-    /// Keeps `.atlas/<name>` between runs as `{cache}`.
+    /// Keeps the folder `.atlas/<name>` between runs, as `{cache}`.
     pub fn cache(mut self, name: &str) -> Action {
         self.cache = Some(name.to_string());
         self
     }
 
-    /// Checks what is wrong in any run: paths that leave the action's folder, and paths or names
-    /// that are declared twice.
+    /// Checks for mistakes that fail any run: paths that leave the action's folder, and paths or
+    /// names that are declared twice.
     pub(super) fn check(&self) -> Result<(), Error> {
         let inputs = self.inputs.iter().map(|input| ("input", input.at.as_str()));
         let outputs = self.outputs.iter();

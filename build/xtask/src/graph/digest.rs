@@ -1,7 +1,7 @@
-//! Keys: one walk over what an action declares, written against a small trait.
+//! Keys: one walk over an action's declarations, written against a small trait.
 //!
 //! The trait has two implementations: one hashes facts (the key), one writes them as text
-//! (`--explain`). So the text for people has all that decides whether an action runs.
+//! (`--explain`). So the text for people has all facts that decide whether an action runs.
 
 use std::collections::HashMap;
 use std::fmt::{self, Write as _};

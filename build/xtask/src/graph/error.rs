@@ -8,7 +8,7 @@ pub enum Error {
     /// The plan itself is wrong: a bug in the code that made it.
     #[error("plan of `{label}`: {what}")]
     Plan { label: String, what: String },
-    /// The plan needs programs that this machine lacks; `what` says how to get them.
+    /// The plan needs programs that this machine lacks; `what` says how to install them.
     #[error("{what}")]
     Host { what: String },
     /// A declared file of the workspace does not exist.

@@ -42,7 +42,7 @@ impl fmt::Display for Reason {
     }
 }
 
-/// Reason for which an action's outputs are not in the store, by the text recorded for it.
+/// Reason for which an action's outputs are not in the store, by its recorded text.
 pub fn reason(atlas: &Path, slug: &str, text: &str) -> Reason {
     changed(atlas, slug, text).unwrap_or(Reason::Gone)
 }

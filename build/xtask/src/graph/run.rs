@@ -469,7 +469,7 @@ fn tail(log: &mut File) -> String {
 }
 
 /// Folders of an action while it runs. Actions that share a cache share a folder that is not
-/// emptied, so that files keep the time stamps by which a tool knows them.
+/// emptied, so that files keep the time stamps by which a tool recognises them.
 struct Site {
     work: PathBuf,
     cache: PathBuf,
@@ -543,7 +543,7 @@ impl Site {
         }
     }
 
-    /// Replaces `{work}` and its like by the paths of folders.
+    /// Replaces marks such as `{work}` by the paths of folders.
     fn fill(&self, text: &str) -> String {
         let folders = [
             ("{work}", &self.work),

@@ -20,7 +20,7 @@ const MODE_FILE: u32 = 0o444;
 /// Mode of a stored executable.
 const MODE_EXECUTABLE: u32 = 0o555;
 
-/// Kind of a stored output, or of an input that was found.
+/// Kind of a stored output, or of an existing input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     File,

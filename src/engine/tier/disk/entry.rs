@@ -1,10 +1,10 @@
-//! Entries of the disk: pages of a prompt's beginning after those of other entries, and the state
-//! after them.
+//! Entries of the disk cache. An entry has consecutive pages of a prompt prefix, and the recurrent
+//! state after the last page; earlier pages of the prefix are in other entries.
 //!
-//! The header of an entry has the names of its blocks and a tag for each of its pieces. Names and
-//! pieces are sealed with a secret of the domain, which is made of an API key: who has another key
-//! can neither find nor read nor make any of them. What was cut, exchanged or changed by a bit does
-//! not open, wherever the change is: the tags depend on the rest of the header.
+//! The header of an entry has the names of its blocks and an authentication tag for each piece.
+//! Names and pieces are sealed with a secret that is derived from the API key: clients with another
+//! key can neither find, read nor forge entries. Truncated, swapped or corrupted pieces fail to
+//! open, wherever the change is, since tags also cover the rest of the header.
 
 use chacha20poly1305::aead::{AeadInOut, KeyInit};
 use chacha20poly1305::{XChaCha20Poly1305, XNonce};
@@ -15,7 +15,7 @@ use step::PAGE;
 use step::executor::TokenId;
 use step::transfer::{PIECE_ALIGN, PieceBytes};
 
-/// Name of a block: a keyed digest of its tokens and of all before.
+/// Name of a block: a keyed digest of its tokens and of all earlier ones.
 pub type Name = [u8; NAME_BYTES];
 /// Authentication tag of a sealed piece.
 pub type Tag = [u8; TAG_BYTES];
@@ -28,12 +28,12 @@ const PURPOSE: &[u8] = b"atlas prefix cache on disk";
 const NAME_BYTES: usize = 16;
 const TAG_BYTES: usize = 16;
 const SALT_BYTES: usize = 16;
-/// Bytes of a header before the names.
+/// Bytes of a header before the blocks' names.
 const FIXED_BYTES: usize = 96;
-/// Pages of an entry, at most.
+/// Largest number of pages of an entry.
 pub const PAGES_MAX: usize = 1 << 20;
 
-/// Secret of a domain.
+/// Key material of a domain, from which names and ciphers of its entries are derived.
 #[derive(Clone)]
 pub struct Secret([u8; 32]);
 
@@ -43,7 +43,7 @@ impl Secret {
         Secret(digest.chain_update(domain.to_le_bytes()).finalize().into())
     }
 
-    /// Names of the blocks of whole pages of tokens.
+    /// Names of the blocks of `tokens`, whole pages alone.
     pub fn names(&self, tokens: &[TokenId]) -> Vec<Name> {
         let mut name = [0; NAME_BYTES];
         let blocks = tokens.chunks_exact(PAGE).map(|tokens| {
@@ -60,7 +60,7 @@ impl Secret {
     }
 }
 
-/// Binding of a piece to its position in its entry.
+/// Binding of an entry's pieces to their positions in it.
 #[derive(Clone, Copy, Debug)]
 pub struct Bond {
     salt: [u8; SALT_BYTES],
@@ -83,7 +83,7 @@ impl Bond {
         tag.into()
     }
 
-    /// Opens a piece in place; false if it is not the one that was sealed there.
+    /// Opens a piece in place; false if the bytes are not those that were sealed at this position.
     pub fn open(&self, secret: &Secret, index: usize, piece: &mut [u8], tag: &Tag) -> bool {
         let (nonce, tag) = (self.nonce(index), (*tag).into());
         let cipher = secret.cipher();
@@ -99,12 +99,13 @@ pub struct Header {
     pub owner: Owner,
     /// Time of writing, seconds since 1970.
     pub created: u64,
-    /// Names of the blocks whose pages it has.
+    /// Names of the blocks whose pages the entry has.
     pub names: Vec<Name>,
-    /// Block that it ends with, and the state after it if it has one.
+    /// Name of the last block.
     pub end: Name,
+    /// Kind of the state after the last block, if the entry has one.
     pub state: Option<SnapshotKind>,
-    /// Tags of pages, then of the state.
+    /// Authentication tags of the pages, then of the state.
     pub tags: Vec<Tag>,
 }
 
@@ -119,7 +120,7 @@ impl Header {
         bytes.next_multiple_of(PIECE_ALIGN)
     }
 
-    /// Offset of a piece; that after the last piece is the end of the entry.
+    /// Offset of a piece in the file; the offset after the last piece is the end of the entry.
     pub fn at(&self, index: usize, bytes: PieceBytes) -> u64 {
         let pages = index.min(self.names.len());
         let state = (index - pages) * bytes.state;
@@ -131,7 +132,7 @@ impl Header {
         self.at(self.pieces(), bytes)
     }
 
-    /// Encoded header without the tags.
+    /// Encoded header without the authentication tags.
     fn head(&self, identity: &Identity) -> Vec<u8> {
         let kind: u32 = match self.state {
             None => 0,
@@ -163,7 +164,7 @@ impl Header {
         bytes
     }
 
-    /// Length of the header that starts with these bytes; none if it is none of `identity`.
+    /// Length of the header that starts with these bytes; none if they are no header of `identity`.
     pub fn measure(first: &[u8; PIECE_ALIGN], identity: &Identity) -> Option<usize> {
         let mut fields = Fields(first);
         let is_own = fields.take::<8>()? == *MAGIC && fields.take::<32>()? == *identity;
@@ -175,7 +176,7 @@ impl Header {
         fits.then(|| Header::length(pages, pages + usize::from(kind > 0)))
     }
 
-    /// Header that `encode` made, of as many bytes as `measure` returns.
+    /// Decodes a header that `encode` made, of as many bytes as `measure` returns.
     pub fn decode(bytes: &[u8]) -> Option<Header> {
         let mut fields = Fields(bytes);
         fields.take::<40>()?;
@@ -201,7 +202,7 @@ impl Header {
     }
 }
 
-/// Bytes that are still to be read.
+/// Bytes of a header that are still to be decoded.
 struct Fields<'b>(&'b [u8]);
 
 impl Fields<'_> {
@@ -261,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_piece_opens_with_its_key_at_its_place_alone() {
+    fn a_piece_opens_with_its_key_at_its_position_alone() {
         let (secret, header) = (Secret::of(1), header(2, None));
         let bond = header.bond(&[1; 32]);
         let mut sealed = vec![3; 4096];

@@ -7,7 +7,7 @@ use super::entry::{Bond, Header, Name, Tag};
 use crate::prefix::{Evicted, Owner, SnapshotKind};
 use step::transfer::PieceBytes;
 
-/// Time over which written bytes are counted.
+/// Time over which written bytes are summed up.
 pub const DAY: Duration = Duration::from_hours(24);
 
 /// Location of a piece in an entry.
@@ -21,7 +21,7 @@ pub struct PieceLocation {
     pub tag: Tag,
 }
 
-/// Beginning of a prompt that one or more entries have together.
+/// Pages and state of a prompt prefix that one or more entries have together.
 #[derive(Debug, Default)]
 pub struct Found {
     pub pages: Vec<PieceLocation>,
@@ -32,11 +32,11 @@ pub struct Found {
 struct Entry {
     header: Header,
     bond: Bond,
-    /// Time of its last use, and its order among those of the same time.
+    /// Time of the entry's last use, and the order among uses of the same time.
     used: (Duration, u64),
 }
 
-/// Entries by name.
+/// Entries, by number and by the names of their blocks.
 #[derive(Debug)]
 pub struct Index {
     pieces: PieceBytes,
@@ -48,7 +48,7 @@ pub struct Index {
     uses: u64,
     now: Duration,
     evicted: Evicted,
-    /// Written bytes with their times.
+    /// Numbers of written bytes with their times.
     written: VecDeque<(Duration, u64)>,
 }
 
@@ -68,7 +68,7 @@ impl Index {
         }
     }
 
-    /// Sets the time since some start; it does not go back.
+    /// Sets the current time, counted from any fixed start; it never goes back.
     pub fn set_time(&mut self, time: Duration) {
         self.now = self.now.max(time);
         let now = self.now;
@@ -87,7 +87,7 @@ impl Index {
         self.evicted
     }
 
-    /// Bytes that were written in the last day.
+    /// Number of bytes that were written in the last day.
     pub fn written(&self) -> u64 {
         self.written.iter().map(|(_, bytes)| bytes).sum()
     }
@@ -96,20 +96,20 @@ impl Index {
         self.written.push_back((self.now, bytes));
     }
 
-    /// Number of the first of these blocks, and of all after it, that no entry has.
+    /// Number of leading blocks that entries have.
     pub fn known(&self, names: &[Name]) -> usize {
         let known = names.iter();
         let there = known.take_while(|name| self.blocks.contains_key(*name));
         there.count()
     }
 
-    /// Whether entries have all blocks and a prompt can go on from the last.
+    /// Whether entries have all blocks and a prompt can go on from the last one.
     pub fn has(&self, names: &[Name]) -> bool {
         let is_end = |name| self.pieces.state == 0 || self.states.contains_key(name);
         self.known(names) == names.len() && names.last().is_some_and(is_end)
     }
 
-    /// Longest beginning of these blocks that entries have.
+    /// Longest prefix of these blocks that entries have.
     pub fn find(&self, names: &[Name]) -> Found {
         let known = &names[..self.known(names)];
         let depth = match self.pieces.state {
@@ -147,7 +147,7 @@ impl Index {
         }
     }
 
-    /// Notes that a prompt goes on from a found beginning; returns the entries that have it.
+    /// Notes that a prompt goes on from a found prefix; returns the entries that have it.
     pub fn note_use(&mut self, found: &Found) -> Vec<u64> {
         let states = found.state.iter().map(|(_, state)| state.entry);
         let entries = found.pages.iter().map(|page| page.entry).chain(states);
@@ -191,9 +191,8 @@ impl Index {
         }
     }
 
-    /// Forgets entries until so many bytes more fit: of the owner who has most, those
-    /// that were used longest ago, and of those that were used at once what goes on from another.
-    /// None if that many are never to be had.
+    /// Forgets entries until so many more bytes fit: of the owner who has most, the least recently
+    /// used, of those of one time what goes on from another. None if so many bytes never fit.
     pub fn make_room(&mut self, bytes: u64) -> Option<Vec<u64>> {
         let mut removed = vec![];
         if bytes > self.bytes_max {

@@ -1,4 +1,4 @@
-//! Tier below host memory: beginnings of prompts on a disk, for the next start, too.
+//! Tier below host memory: prompt prefixes on a disk, which also outlast the server.
 //!
 //! The engine's thread has the index; other threads read, write and seal. A broken entry counts as
 //! missing. A disk that is full, fails or is slower than computing is turned off, with one line for
@@ -30,35 +30,34 @@ use step::transfer::{PIECE_ALIGN, PieceBytes, Sum, sum};
 
 pub use self::index::Found;
 
-/// Threads that read, write and seal: enough for a drive that is fast only when it is asked for
-/// several things.
+/// Threads that read, write and seal: a drive may be fast only with several requests at once.
 pub const THREADS: usize = 4;
-/// Bytes of pieces that threads work on at once; at most one piece more.
+/// Bytes of pieces that threads have at once; at most one piece more.
 pub const IN_HANDS_MAX: usize = 64 << 20;
 /// Time after which a disk that has finished none of its reads and writes counts as broken.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
-/// Consecutive prompts that would have been computed sooner than read, at most.
+/// Largest number of consecutive prompts that would have been computed sooner than read.
 const SLOW_MAX: usize = 3;
 
-/// Opened disk: storage of the entries, and the digest of what their bits depend on.
+/// Opened disk: storage of the entries, and the digest of everything that their bits depend on.
 pub struct Opened {
     pub storage: Arc<dyn Storage>,
     pub identity: Identity,
 }
 
-/// Directory on a disk, and its bytes.
+/// Disk cache to open, and its size.
 pub struct Options {
-    /// Its name in the log.
+    /// Name of the disk in the log.
     pub name: String,
-    /// Opens it, on a thread of its own; fails with the reason why it cannot be used.
+    /// Opens the disk, on a thread of its own; fails with the reason why it cannot be used.
     pub open: Box<dyn FnOnce() -> Result<Opened, String> + Send>,
     pub bytes: u64,
-    /// Bytes that are written in a day, at most.
+    /// Largest number of bytes that are written in a day.
     pub bytes_a_day: u64,
 }
 
 impl Options {
-    /// A folder, and what determines the identity.
+    /// Options for the folder at `path`; the thread that opens it computes `identity`.
     pub fn folder(
         path: PathBuf,
         identity: impl FnOnce() -> Result<Identity, String> + Send + 'static,
@@ -79,9 +78,9 @@ impl Options {
     }
 }
 
-/// Why a piece is not there.
+/// Reason for which a piece could not be read or written.
 enum Fault {
-    /// The piece belongs to the entry alone.
+    /// The entry is broken or gone; the disk works.
     Entry,
     Disk(io::Error),
 }
@@ -95,7 +94,7 @@ impl From<io::Error> for Fault {
     }
 }
 
-/// End of what a thread did.
+/// Result of a thread's work.
 enum Done {
     Opened(Result<(Opened, Vec<Listed>, u64), String>),
     Read {
@@ -114,25 +113,25 @@ enum Done {
     Ended(io::Result<()>),
 }
 
-/// Bytes of a piece, and their checksum.
+/// Bytes of a piece that was read, and their checksum.
 pub type Read = (Vec<u8>, Sum);
 
 /// Result of a piece's transfer.
 pub enum Event {
-    /// A piece of a ticket, or that it is not to be had.
+    /// Piece of a read-ahead; none if it could not be read.
     Read {
         ticket: u64,
         index: usize,
         piece: Option<Read>,
     },
-    /// Nothing is to be expected any more of what was begun.
+    /// The disk was turned off; no result of unfinished transfers will come.
     Off,
 }
 
-/// An entry that was found in the folder.
+/// Number and header of an entry that was found in the folder.
 type Listed = (u64, Header);
 
-/// An entry that is written.
+/// An entry that is being written.
 pub struct Draft {
     entry: u64,
     names: Vec<Name>,
@@ -149,16 +148,16 @@ enum Access {
     Off,
 }
 
-/// Traffic since the start.
+/// Bytes and entries that were transferred since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     pub written_bytes: u64,
     pub read_bytes: u64,
-    /// Entries that were torn, changed or another's.
+    /// Number of entries that were torn or changed, or another identity's.
     pub broken: usize,
 }
 
-/// The disk, as the engine's thread has it.
+/// The disk cache, as the engine's thread sees it.
 pub struct Disk {
     name: String,
     access: Access,
@@ -168,17 +167,17 @@ pub struct Disk {
     bytes_a_day: u64,
     next_entry: u64,
     draft: Option<Draft>,
-    /// Bytes of pieces that threads work on.
+    /// Bytes of pieces that threads have.
     in_hands: usize,
     now: Duration,
-    /// Time at which work last ended, or began while none was under way.
+    /// Time at which a thread's work last ended, or started while no other ran.
     answered: Duration,
     slow: usize,
     traffic: Traffic,
 }
 
 impl Disk {
-    /// Disk that is being opened on another thread; until then it has no entries.
+    /// Disk that is being opened on another thread; the cache has no entries until it is open.
     pub fn new(options: Options, pieces: PieceBytes) -> Disk {
         let mut disk = Disk {
             name: options.name,
@@ -200,7 +199,7 @@ impl Disk {
         disk
     }
 
-    /// Sets the time since some start; it does not go back.
+    /// Sets the current time, counted from any fixed start; it never goes back.
     pub fn set_time(&mut self, time: Duration) {
         self.now = self.now.max(time);
         self.index.set_time(time);
@@ -218,7 +217,7 @@ impl Disk {
         self.now
     }
 
-    /// Whether threads have something to do.
+    /// Whether threads have work.
     pub fn is_busy(&self) -> bool {
         match self.access {
             Access::Opening => self.now < self.answered + SILENCE_MAX,
@@ -255,7 +254,7 @@ impl Disk {
         self.pool.run(job);
     }
 
-    /// Has a thread do something with the storage whose result only matters if it fails.
+    /// Has a thread run work on the storage whose result matters only if it fails.
     fn spawn(&mut self, work: impl FnOnce(&dyn Storage) -> io::Result<()> + Send + 'static) {
         if let Access::On(opened) = &self.access {
             let storage = opened.storage.clone();
@@ -263,13 +262,13 @@ impl Disk {
         }
     }
 
-    /// Longest beginning of these blocks that entries have, if it has more than so many.
+    /// Longest prefix of these blocks that entries have, if it has more than so many blocks.
     pub fn find(&mut self, names: &[Name], more_than: usize) -> Option<Found> {
         let found = self.index.find(names);
         (self.is_on() && found.pages.len() > more_than).then_some(found)
     }
 
-    /// Notes that a prompt goes on from a found beginning.
+    /// Notes that a prompt goes on from a found prefix.
     pub fn note_use(&mut self, found: &Found) {
         for entry in self.index.note_use(found) {
             self.spawn(move |storage| match storage.touch(entry) {
@@ -279,7 +278,7 @@ impl Disk {
         }
     }
 
-    /// Reads a piece.
+    /// Has a thread read a piece; an [`Event`] of the ticket brings it.
     pub fn read(&mut self, ticket: u64, index: usize, location: PieceLocation, secret: &Secret) {
         let Access::On(opened) = &self.access else {
             return;
@@ -294,8 +293,8 @@ impl Disk {
         });
     }
 
-    /// Begins an entry with the blocks of a beginning that no entry has; returns the number of
-    /// blocks before those. None if entries have all of it, or nothing may be written.
+    /// Starts an entry with the blocks of a prefix that no entry has; returns the number of earlier
+    /// blocks. None if entries have all blocks, or nothing may be written.
     pub fn begin(
         &mut self,
         names: Vec<Name>,
@@ -338,12 +337,12 @@ impl Disk {
         Some(known)
     }
 
-    /// Whether an entry is written.
+    /// Whether an entry is being written.
     pub fn has_draft(&self) -> bool {
         self.draft.is_some()
     }
 
-    /// Writes a piece of the entry that was begun, if its bytes have this checksum.
+    /// Writes a piece of the entry that is being written, if its bytes have this checksum.
     pub fn write(&mut self, index: usize, (mut piece, wanted): Read) {
         let (Access::On(opened), Some(draft)) = (&self.access, &self.draft) else {
             return;
@@ -369,7 +368,7 @@ impl Disk {
         });
     }
 
-    /// Takes the next result of a thread.
+    /// Takes the next result of a thread's work.
     pub fn take(&mut self) -> Option<Event> {
         while let Some(done) = self.pool.take() {
             self.answered = self.now;
@@ -481,12 +480,12 @@ impl Disk {
         self.index.add(draft.entry, draft.header, draft.bond);
         self.index.note_written(bytes);
         self.traffic.written_bytes += bytes;
-        // The entries before it count as used, so that they are not evicted before it.
+        // Earlier entries of the prefix count as used, so that they are not evicted first.
         let found = self.index.find(&draft.names);
         self.index.note_use(&found);
     }
 
-    /// Drops an entry of which bytes changed before they were written.
+    /// Drops an entry whose bytes changed in host memory before they were written.
     fn drop_draft(&mut self, entry: u64) {
         self.draft.take_if(|draft| draft.entry == entry);
         self.spawn(move |storage| storage.remove(entry));
@@ -498,8 +497,7 @@ impl Disk {
         self.spawn(move |storage| storage.remove(entry));
     }
 
-    /// Notes whether a prompt was read before it would have been computed, and turns a slow disk
-    /// off.
+    /// Notes whether a prompt was read before it would have been computed; turns off a slow disk.
     pub fn note_pace(&mut self, in_time: bool) -> Option<Event> {
         self.slow = if in_time { 0 } else { self.slow + 1 };
         let off = (self.slow >= SLOW_MAX).then(|| self.turn_off("it is slower than computing"));
@@ -520,7 +518,7 @@ impl Disk {
     }
 }
 
-/// A piece, opened.
+/// Reads a piece and opens its seal.
 fn read(storage: &dyn Storage, at: PieceLocation, secret: &Secret) -> Result<Read, Fault> {
     let mut piece = vec![0; at.bytes];
     storage.read(at.entry, at.at, &mut piece)?;
@@ -529,7 +527,7 @@ fn read(storage: &dyn Storage, at: PieceLocation, secret: &Secret) -> Result<Rea
     is_whole.then_some((piece, sum)).ok_or(Fault::Entry)
 }
 
-/// Entries of a storage that are this binary's, and the last number; others go.
+/// Lists the entries of a storage that have this identity, and the largest number; removes others.
 fn scan(opened: Opened, pieces: PieceBytes) -> Result<(Opened, Vec<Listed>, u64), String> {
     let storage = &*opened.storage;
     let mut own = vec![];
@@ -546,7 +544,7 @@ fn scan(opened: Opened, pieces: PieceBytes) -> Result<(Opened, Vec<Listed>, u64)
     Ok((opened, own, last.unwrap_or(0)))
 }
 
-/// The header of an entry; none if it has none of that identity.
+/// Reads the header of an entry; none if the entry has no header of that identity.
 fn header(storage: &dyn Storage, entry: u64, identity: &Identity) -> io::Result<Option<Header>> {
     let read = |bytes: &mut [u8]| match storage.read(entry, 0, bytes).map_err(Fault::from) {
         Ok(()) => Ok(true),

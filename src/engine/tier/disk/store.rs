@@ -1,4 +1,4 @@
-//! Storage of entries: a folder, which one server has at a time.
+//! Storage of entries: a folder, which one server uses at a time.
 
 use std::fs::{self, DirBuilder, File, FileTimes, OpenOptions, TryLockError};
 use std::io;
@@ -6,38 +6,40 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// Modes of the folder and of entries: for the server's user alone.
+/// Mode of an entry's file: for the server's user alone.
 const FILE_MODE: u32 = 0o600;
+/// Mode of the folder: for the server's user alone.
 const FOLDER_MODE: u32 = 0o700;
-/// File that is locked by the server that has the folder.
+/// File that the server that uses the folder locks.
 const LOCK: &str = "lock";
-/// Extensions of file names: of an entry, and of one that is not complete yet.
+/// Extension of the file name of a complete entry.
 const WHOLE: &str = ".kv";
+/// Extension of the file name of an entry that is still being written.
 const PART: &str = ".part";
-/// Digits of the number before them.
+/// Digits of an entry's number in its file name.
 const NUMBER_DIGITS: usize = 16;
 
-/// Entries by their numbers.
+/// Entries of the disk cache by their numbers.
 pub trait Storage: Send + Sync {
     /// Numbers and bytes of entries, the least recently used first. Incomplete ones are removed.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// The storage cannot be read.
     fn list(&self) -> io::Result<Vec<(u64, u64)>>;
 
-    /// Fills `to` from `at` bytes after the start.
+    /// Fills `to` with the bytes of an entry from the offset `at` on.
     ///
     /// # Errors
-    /// `UnexpectedEof` or `NotFound` if it has not so many.
+    /// `UnexpectedEof` or `NotFound` if the entry has too few bytes.
     fn read(&self, entry: u64, at: u64, to: &mut [u8]) -> io::Result<()>;
 
     /// Writes a part of an entry that is not complete yet.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The storage cannot be written.
     fn write(&self, entry: u64, at: u64, bytes: &[u8]) -> io::Result<()>;
 
-    /// Completes an entry.
+    /// Makes a written entry visible as complete.
     ///
     /// # Errors
     /// Errors of `write`.
@@ -49,7 +51,7 @@ pub trait Storage: Send + Sync {
     /// Errors of `write`.
     fn touch(&self, entry: u64) -> io::Result<()>;
 
-    /// Removes an entry if it is there, complete or not.
+    /// Removes an entry if there is one, complete or not.
     ///
     /// # Errors
     /// Errors of `write`.
@@ -65,10 +67,10 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// The folder at a path, which is made if it is not there.
+    /// Opens the folder at a path, which is made if missing.
     ///
     /// # Errors
-    /// Says why it cannot be used; another server may have it.
+    /// Says why the folder cannot be used; another server may have locked it.
     pub fn open(path: &Path) -> Result<Folder, String> {
         let mut builder = DirBuilder::new();
         let made = builder.recursive(true).mode(FOLDER_MODE).create(path);

@@ -112,7 +112,7 @@ fn whole(number: usize) -> Option<Result<Vec<Vec<u8>>, ()>> {
 }
 
 #[test]
-fn the_next_start_reads_what_was_written_and_who_has_the_key_alone() {
+fn entries_are_read_after_a_restart_and_with_their_key_alone() {
     let fake = Fake::default();
     let mut disk = opened(fake.options(1, 1 << 20));
     assert!(write(&mut disk, 1, 3));
@@ -236,7 +236,7 @@ fn what_is_written_in_a_day_is_bounded() {
 }
 
 #[test]
-fn who_has_most_gives_room_and_of_that_what_was_used_longest_ago() {
+fn the_owner_with_most_bytes_loses_its_least_recently_used_entry() {
     let fake = Fake::default();
     let mut disk = opened(fake.options(1, 4 * ENTRY));
     for (domain, number) in [(1, 1), (2, 1), (2, 2), (2, 3)] {

@@ -18,22 +18,22 @@ use super::{Cpu, Tensor, kv_fp8, split};
 
 /// Groups of positions of a page that are scored together.
 const PAGE_LANES: usize = PAGE / LANES;
-/// Groups of dimensions of the widest value that is mixed.
+/// Largest number of groups of dimensions of a value.
 const HEAD_LANES_MAX: usize = 32;
 
 const _: () = assert!(PAGE.is_multiple_of(LANES));
 
-/// Layout of a shape's values.
+/// Layout of a shape's values in the cache and in registers.
 trait Lay: shapes::Attention {
     /// Groups of dimensions of a value; the last may be partly used.
     const HEAD_LANES: usize = Self::VALUE_DIM.div_ceil(LANES);
     /// Elements that a value takes in the cache.
     const VALUE_STRIDE: usize = Self::HEAD_LANES * LANES;
-    /// Elements of a page's keys, which its values follow.
+    /// Elements of a page's keys; the page's values follow.
     const PAGE_KEYS: usize = Self::KV_HEADS * PAGE * Self::HEAD_DIM;
-    /// Elements of a page.
+    /// Elements of a page of one layer.
     const PAGE_ELEMENTS: usize = Self::PAGE_KEYS + Self::KV_HEADS * PAGE * Self::VALUE_STRIDE;
-    /// Fails to compile where a value is wider than what is mixed.
+    /// Fails to compile where a value is wider than a query's accumulators.
     const FITS: () = assert!(Self::HEAD_LANES <= HEAD_LANES_MAX);
 }
 
@@ -45,7 +45,7 @@ impl<A: shapes::Attention> Lay for A {}
 pub struct Ropes(Vec<(TypeId, Rope)>);
 
 impl Ropes {
-    /// The table of a shape, as long as the positions of the batch need.
+    /// The table of a shape, extended to the positions of the batch.
     pub fn covering<A: shapes::Attention>(&mut self, batch: &Batch) -> &Rope {
         let id = TypeId::of::<A>();
         let known = self.0.iter().position(|(of, _)| *of == id);
@@ -59,10 +59,10 @@ impl Ropes {
     }
 }
 
-/// The angles of one shape.
+/// Angles of one shape's rotary embedding.
 #[derive(Default)]
 pub struct Rope {
-    /// `[position][PAIRS]` of (cosine, sine).
+    /// Cosine and sine of angles, `[position][PAIRS]`.
     table: Vec<(f32, f32)>,
 }
 
@@ -101,21 +101,20 @@ impl Rope {
 }
 
 /// Keys and values of one layer. In its part of a page first lie keys, `[kv head][dim][position]`:
-/// positions side by side, for scores of many at once. Then values,
-/// `[kv head][position][VALUE_STRIDE]`, those that are latents of keys too.
+/// positions side by side, so that many are scored at once. Then values, `[kv
+/// head][position][VALUE_STRIDE]`, even where values are latents of keys.
 pub struct KvCache<A> {
     part: LayerPart,
     shape: PhantomData<A>,
 }
 
 impl<A: shapes::Attention> KvCache<A> {
-    /// Elements of all pages.
+    /// Copy of the elements of all pages.
     pub fn elements(&self) -> Vec<f32> {
         self.part.read().clone()
     }
 
-    /// Writes the keys `k [KEYS]` of one position and its values, `v` or, if these are latents of
-    /// the keys, `k`.
+    /// Writes the keys `k [KEYS]` of one position and its values: `v`, or the latents in `k`.
     pub fn store(&mut self, page: PageId, offset: usize, k: &[f32], v: &[f32]) {
         let (mut all, k, v) = (self.part.write(), as_cached::<A>(k), as_cached::<A>(v));
         for (head, (k, v)) in k
@@ -133,7 +132,7 @@ impl<A: shapes::Attention> KvCache<A> {
     }
 }
 
-/// A row of keys or values as the target's pages hold it.
+/// A row of keys or values rounded as the target's pages hold it.
 pub fn as_cached<A: shapes::Attention>(row: &[f32]) -> Cow<'_, [f32]> {
     let mut row = Cow::Borrowed(row);
     if FORMAT_KV == KvFormat::Fp8 {
@@ -225,7 +224,7 @@ impl<A: shapes::Attention> Attend<A> for Cpu {
 }
 
 impl Cpu {
-    /// Norms (if there is a `w`) and rotates heads in place; a row has one every `stride` elements.
+    /// Norms (if there is a `w`) and rotates heads in place, one every `stride` elements of a row.
     pub(super) fn norm_and_rotate<A: shapes::Attention>(
         &mut self,
         x: &mut Tensor,
@@ -259,19 +258,19 @@ fn starts_of<A: shapes::Attention>(starts: Starts, page: PageId, kv_head: usize)
     ]
 }
 
-/// One head of one row: `out = sum_j softmax_j(SCALE query . k[j]) v[j]` over positions
-/// `j <= position` from the first one that it sees on.
+/// One head of one row: `out = sum_j softmax_j(SCALE query . k[j]) v[j]` over positions `j <=
+/// position` from the first one that the row sees.
 ///
 /// Page by page with a running maximum, so the arithmetic depends on the position alone.
 struct Query<'a, A> {
     query: &'a [f32],
-    /// Keys and values of all pages.
+    /// Keys and values of the layer in all pages.
     all: &'a [f32],
     starts: Starts,
     kv_head: usize,
     table: BlockTable<'a>,
     position: usize,
-    /// Logit of a sink: it takes a share of the softmax and has no value.
+    /// Logit of the head's sink, which takes a share of the softmax and has no value.
     sink: Option<f32>,
     out: &'a mut [f32],
     shape: PhantomData<A>,
@@ -325,7 +324,7 @@ impl<A: shapes::Attention> Kernel for Query<'_, A> {
 }
 
 impl<A: shapes::Attention> Query<'_, A> {
-    /// Scaled scores of all positions of a page; those after the row's own are meaningless.
+    /// Scaled scores of all positions of a page; those after the row's position are meaningless.
     #[inline(always)]
     fn scores<V: Vector>(&self, keys: &[f32]) -> [f32; PAGE] {
         let mut sums = [V::splat(0.0); PAGE_LANES];

@@ -1,4 +1,4 @@
-//! The host's clock.
+//! Clock of the host's processor.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -8,14 +8,14 @@ use super::{Cpu, split};
 use crate::backend::clock::{Clock, Timed};
 use step::executor::DeviceError;
 
-/// Words that a thread sums up in one task.
+/// Words that a thread sums up in one task of a timed read.
 const BLOCK: usize = 1 << 12;
-/// Blocks that reads go through in turn: 256 MiB, more than caches hold.
+/// Blocks that timed reads go through in turn: 256 MiB, more than caches hold.
 const BLOCKS: usize = (256 << 20) / (BLOCK * size_of::<u64>());
 
 pub struct HostClock {
     pool: Pool,
-    /// Words to be read, allocated by the first read: a clock that only marks needs none.
+    /// Words to be read, allocated by the first read: a clock that only marks needs none of them.
     words: Vec<u64>,
     /// Index of the block that the next read starts with.
     next: usize,

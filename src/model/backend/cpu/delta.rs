@@ -15,14 +15,14 @@ use super::share::Shared;
 use super::wide::{Kernel, Vector, widest};
 use super::{Cpu, Tensor, split};
 
-/// Taps of the longest convolution.
+/// Largest number of taps of a convolution.
 const CONV_MAX: usize = 8;
-/// Inputs that the longest convolution carries over to the next step.
+/// Largest number of inputs that a convolution carries over to the next step.
 const TAIL_MAX: usize = CONV_MAX - 1;
-/// Added to the squared length of queries and keys before these are scaled to unit length.
+/// Term added to the squared length of queries and keys before the scaling to unit length.
 const UNIT_EPS: f32 = 1e-6;
 
-/// Layout of a shape's states.
+/// Layout of the states of a recurrent shape.
 trait Lay: shapes::Delta {
     /// Inputs of the convolution that a sequence carries over to the next step.
     const TAIL: usize = Self::CONV - 1;
@@ -32,7 +32,7 @@ trait Lay: shapes::Delta {
     const GROUP_STATE: usize = Self::KEY_DIM * LANES;
     /// Elements of one head's matrix state.
     const HEAD_STATE: usize = Self::COLUMN_LANES * Self::GROUP_STATE;
-    /// Elements of a slot's matrices; the tail of the convolution follows them.
+    /// Elements of a slot's matrix states; the tail of the convolution follows them.
     const MATRICES: usize = Self::VALUE_HEADS * Self::HEAD_STATE;
     /// Fails to compile if the convolution is longer than `CONV_MAX`.
     const FITS: () = assert!(Self::CONV <= CONV_MAX);
@@ -40,27 +40,27 @@ trait Lay: shapes::Delta {
 
 impl<D: shapes::Delta> Lay for D {}
 
-/// States of one layer, of all slots. A slot's part has first the matrices, `[value head][column
-/// group][key dim][16 columns]`, then the tail, `[TAIL][QKV]`, oldest first.
+/// States of one layer, of all slots. A slot's part has first the matrix states, `[value
+/// head][column group][key dim][16 columns]`, then the tail, `[TAIL][QKV]`, oldest first.
 pub struct LayerStates<D> {
     pub(super) part: LayerPart,
     shape: PhantomData<D>,
 }
 
-/// States of one layer, shared by several threads.
+/// States of one layer, of all slots, shared by several threads.
 struct SharedStates<'a> {
     elements: Shared<'a, f32>,
     starts: Starts,
 }
 
 impl SharedStates<'_> {
-    /// Elements of a head's matrix.
+    /// Elements of a head's matrix state in a slot.
     fn matrix<D: shapes::Delta>(&self, slot: Slot, head: usize) -> Range<usize> {
         let start = self.starts.of(slot.0) + head * D::HEAD_STATE;
         start..start + D::HEAD_STATE
     }
 
-    /// First element of input `index` of the tail in a slot.
+    /// First element in a slot of the convolution tail's input `index`.
     fn input<D: shapes::Delta>(&self, slot: Slot, index: usize) -> usize {
         self.starts.of(slot.0) + D::MATRICES + index * D::QKV
     }
@@ -125,16 +125,16 @@ impl<D: shapes::Delta> Delta<D> for Cpu {
 /// Queries, keys and gates of a step, ready for the recurrence.
 #[derive(Default)]
 pub struct Scratch {
-    /// `[row][KEYS]`, scaled to length `1 / sqrt(KEY_DIM)`, or unscaled in shapes without this
-    /// norm.
+    /// Queries, `[row][KEYS]`, scaled to length `1 / sqrt(KEY_DIM)`, or unscaled in shapes without
+    /// this norm.
     queries: Vec<f32>,
-    /// `[row][KEYS]`, scaled to unit length, or unscaled in shapes without this norm.
+    /// Keys, `[row][KEYS]`, scaled to unit length, or unscaled in shapes without this norm.
     keys: Vec<f32>,
-    /// `[row][VALUE_HEADS]` pairs: factor on the state, weight of the update.
+    /// Pairs of gates, `[row][VALUE_HEADS]`: factor of the state, weight of the update.
     gates: Vec<(f32, f32)>,
 }
 
-/// `conv_silu` in place.
+/// Convolution and SiLU of [`crate::ops::Delta::conv_silu`], in place.
 fn conv_silu<D: shapes::Delta>(
     pool: &mut Pool,
     x: &mut Tensor,
@@ -184,7 +184,7 @@ struct Column<'a, D> {
     values: &'a Shared<'a, f32>,
     states: &'a SharedStates<'a>,
     span: &'a SeqSpan,
-    /// States after its drafts.
+    /// States after the sequence's drafts.
     draft_states: &'a [Slot],
     channels: Range<usize>,
     shape: PhantomData<D>,
@@ -192,7 +192,7 @@ struct Column<'a, D> {
 
 impl<'a, D: shapes::Delta> Column<'a, D> {
     /// # Safety
-    /// No other thread touches these channels of the span's rows and of the tails of its states.
+    /// No other thread touches these channels of the span's rows and of its states' tails.
     unsafe fn new(
         values: &'a Shared<'a, f32>,
         states: &'a SharedStates<'a>,
@@ -218,7 +218,7 @@ impl<'a, D: shapes::Delta> Column<'a, D> {
             _ if index >= D::TAIL => Lanes::ZERO,
             _ => Lanes::load_part(self.tail(states.from, index)),
         });
-        // Input `index` counts from the tail's oldest entry.
+        // Inputs are numbered from the tail's oldest entry on.
         let input = |index: usize| match index < D::TAIL {
             true => tail[index],
             false => Lanes::load_part(self.row(index - D::TAIL)),
@@ -230,7 +230,7 @@ impl<'a, D: shapes::Delta> Column<'a, D> {
                 input(at + index).store(self.tail(slot, index));
             }
         }
-        // Backwards, since a row's output overwrites its input.
+        // Last row first, since a row's output overwrites the row's input.
         for row in (0..rows).rev() {
             let mut sum = bias;
             for (tap, weights) in taps[..D::CONV].iter().enumerate() {
@@ -286,8 +286,8 @@ fn gated_delta<D: shapes::Delta>(
     split(pool, items, longest * D::HEAD_STATE * 2, |items| {
         for item in items {
             let (span, head) = (&spans[item / D::VALUE_HEADS], item % D::VALUE_HEADS);
-            // SAFETY: each sequence and head belongs to one task, and what several sequences read
-            // nobody writes.
+            // SAFETY: each sequence and head belongs to one task, and no task writes a state that
+            // several sequences read.
             let states = unsafe { HeadStates::of::<D>(&all, batch, span, head) };
             let run = |rows, state: &mut [f32]| {
                 widest(Recurrence {
@@ -312,17 +312,17 @@ fn gated_delta<D: shapes::Delta>(
     });
 }
 
-/// A head's matrices among the states of a sequence's rows.
+/// One head's matrix states that a sequence's rows update.
 struct HeadStates<'a> {
-    /// The state; it begins as the one before the first row.
+    /// State that rows update; at first the state before the first row.
     to: &'a mut [f32],
-    /// Copies of the state still to be made: after how many rows, and into which slot.
+    /// Copies of the state still to be made: number of rows before the copy, and the copy's memory.
     copies: Vec<(usize, &'a mut [f32])>,
 }
 
 impl<'a> HeadStates<'a> {
     /// # Safety
-    /// No other thread touches the states that the span writes, or writes the one that it reads.
+    /// No other thread touches the states that the span writes, or writes the state that it reads.
     unsafe fn of<D: shapes::Delta>(
         all: &'a SharedStates<'_>,
         batch: &Batch,
@@ -332,14 +332,14 @@ impl<'a> HeadStates<'a> {
         let states = span.states;
         let saved = states.snapshot.map(|of| (of.rows, of.slot));
         let drafts = batch.draft_states(span).iter().map(|&slot| (1, slot));
-        // SAFETY: the contract of this function; states that are written differ.
+        // SAFETY: the contract of this function; all states that the span writes differ.
         let range = |slot: Slot| unsafe { all.elements.range(all.matrix::<D>(slot, head)) };
         let to = range(states.to);
         match span.start {
             0 => to.fill(0.0),
             _ if states.from == states.to => {}
             _ => {
-                // SAFETY: as above.
+                // SAFETY: the contract of this function; `from` is another state than `to`.
                 let from = unsafe { all.elements.read(all.matrix::<D>(states.from, head)) };
                 to.copy_from_slice(from);
             }
@@ -378,7 +378,7 @@ impl Scratch {
     }
 }
 
-/// Appends each head of `x`, of `width` elements, scaled to unit length, times `scale`.
+/// Appends each head of `x`, `width` elements, scaled to unit length and multiplied by `scale`.
 fn append_unit(x: &[f32], width: usize, scale: f32, out: &mut Vec<f32>) {
     for head in x.chunks_exact(width) {
         let mut sum = 0.0;
@@ -397,20 +397,20 @@ fn softplus(x: f32) -> f32 {
 /// The rows of one sequence through one value head.
 struct Recurrence<'a, D> {
     scratch: &'a Scratch,
-    /// `[row][q | k | v]` after the convolution.
+    /// Queries, keys and values after the convolution, `[row][q | k | v]`.
     values: &'a [f32],
-    /// `[column group][key dim][16 columns]`.
+    /// Matrix state of the head, `[column group][key dim][16 columns]`.
     state: &'a mut [f32],
-    /// Factor of the values in the result; 0 with Gated DeltaNet.
+    /// Factor of the value that is added to the result; 0 with Gated DeltaNet.
     skip: f32,
-    /// Rows of the step.
+    /// Range of the sequence's rows in the step.
     rows: Range<usize>,
     head: usize,
     out: &'a Shared<'a, f32>,
     shape: PhantomData<D>,
 }
 
-/// Column groups that are worked on together, so that their chains of additions overlap.
+/// Column groups that are computed together, so that their chains of additions overlap.
 const GROUPS: usize = 4;
 
 impl<D: shapes::Delta> Kernel for Recurrence<'_, D> {
@@ -429,7 +429,7 @@ impl<D: shapes::Delta> Kernel for Recurrence<'_, D> {
 }
 
 impl<D: shapes::Delta> Recurrence<'_, D> {
-    /// All rows on `G` column groups, whose state stays in the first-level cache meanwhile.
+    /// Computes all rows on `G` column groups, whose state stays in the first-level cache.
     #[inline(always)]
     fn columns<V: Vector, const G: usize>(&mut self, first: usize) {
         let state = &mut self.state[first * D::GROUP_STATE..][..G * D::GROUP_STATE];
@@ -463,13 +463,12 @@ impl<D: shapes::Delta> Recurrence<'_, D> {
 struct Step<'a> {
     query: &'a [f32],
     key: &'a [f32],
-    /// Factor on the state, weight of the update.
+    /// Factor of the state, and weight of the update.
     gates: (f32, f32),
 }
 
 impl Step<'_> {
-    /// The rule of Mamba-2: as `apply`, but the state's prediction is not subtracted from the
-    /// value.
+    /// The rule of Mamba-2: as `apply`, without subtracting the state's prediction from the value.
     #[inline(always)]
     fn apply_whole<V: Vector, const G: usize>(
         &self,

@@ -6,7 +6,7 @@ use crate::target::{CHANNELS, HIDDEN, NORM_EPS};
 use super::lanes::{LANES, Lanes, sigmoid, silu};
 use super::wide::Vector;
 
-/// `1 / sqrt(mean(x^2) + eps)`, summed in index order. For a hidden state the mean is over the
+/// `1 / sqrt(mean(x^2) + eps)`, summed in index order. The mean of a hidden state is over the
 /// model's channels, without padding, which is zero.
 pub fn inverse_rms(x: &[f32]) -> f32 {
     let width = if x.len() == HIDDEN { CHANNELS } else { x.len() };

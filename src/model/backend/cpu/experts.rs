@@ -17,17 +17,17 @@ use super::{Cpu, TASK_WORK, TASKS_PER_THREAD, Tensor, bytes_of, split};
 
 /// The experts of one layer, the shared one last.
 pub struct Experts<E> {
-    /// Gate rows if there are some, then up rows, `[INPUTS I, WIDTH]` of each expert.
+    /// Gate rows, if the shape has a gate, then up rows, `[INPUTS I, WIDTH]` of each expert.
     pub gate_up: Vec<Matrix>,
-    /// `[WIDTH, I]` of each expert.
+    /// Down matrix `[WIDTH, I]` of each expert.
     pub down: Vec<Matrix>,
-    /// Whether rows are rounded to NVFP4 before they are multiplied.
+    /// Whether rows are rounded to NVFP4 before a product with an expert's matrix.
     pub rounds: bool,
     shape: PhantomData<E>,
 }
 
 impl<E: shapes::Experts> Experts<E> {
-    /// No experts yet; `nvfp4`: the checkpoint has their weights in NVFP4.
+    /// An empty list of experts; `nvfp4`: the checkpoint has their weights in NVFP4.
     pub fn stored_as(nvfp4: bool) -> Experts<E> {
         Experts {
             gate_up: Vec::new(),
@@ -37,7 +37,7 @@ impl<E: shapes::Experts> Experts<E> {
         }
     }
 
-    /// Rounds rows `[.., width]` before a product, if experts want that.
+    /// Rounds rows `[.., width]` before a product, if experts multiply rounded rows.
     fn round(&self, rows: &mut [f32], width: usize) {
         if self.rounds {
             rows.chunks_exact_mut(width).for_each(nvfp4::round);
@@ -45,11 +45,11 @@ impl<E: shapes::Experts> Experts<E> {
     }
 }
 
-/// Experts `[rows][PER_TOKEN]`, most likely first, and weights `[rows][ASSIGNED]`.
+/// Routing of a step: experts `[rows][PER_TOKEN]`, most likely first, weights `[rows][ASSIGNED]`.
 pub struct Routing<E> {
     /// Probabilities of the row that is being routed.
     probabilities: Vec<f32>,
-    /// Probabilities with corrections, by which experts are compared; chosen ones are taken out.
+    /// Probabilities with corrections, by which experts are compared; minus infinity once chosen.
     choices: Vec<f32>,
     pub(super) experts: Vec<u32>,
     pub(super) weights: Vec<f32>,
@@ -69,7 +69,7 @@ impl<E> Default for Routing<E> {
 }
 
 impl<E: shapes::Experts> Routing<E> {
-    /// Chooses for each row of `logits [rows, LOGITS]`; `per_expert` as `Route::route` has it.
+    /// Chooses experts for each row of `logits [rows, LOGITS]`; `per_expert` as in `Route::route`.
     pub fn fill(&mut self, logits: &[f32], per_expert: Option<&[f32]>) {
         self.experts.clear();
         self.weights.clear();
@@ -146,7 +146,7 @@ impl<E: shapes::Experts> Route<E> for Cpu {
     }
 }
 
-/// Added to the sum of sigmoids before weights are divided by it.
+/// Term added to the sum of sigmoids before weights are divided by the sum.
 const TOTAL_EPS: f32 = 1e-20;
 
 fn sigmoids(logits: &[f32], out: &mut [f32]) {
@@ -167,7 +167,7 @@ fn softmax(logits: &[f32], out: &mut [f32]) {
     out.iter_mut().for_each(|out| *out /= sum);
 }
 
-/// Index of the largest, the lowest one on a tie.
+/// Index of the largest probability, the lowest index on a tie.
 fn most_likely(probabilities: &[f32]) -> usize {
     let better = |best: usize, index: usize| match probabilities[index] > probabilities[best] {
         true => index,
@@ -181,30 +181,30 @@ fn most_likely(probabilities: &[f32]) -> usize {
 pub struct Scratch {
     /// First sorted row of each expert, then the number of sorted rows.
     starts: Vec<usize>,
-    /// Sorted row of each `[row][rank]`.
+    /// Sorted row of each row at its expert of each rank, `[row][rank]`.
     sorted_row_of: Vec<usize>,
-    /// `[sorted row][WIDTH]`.
+    /// Inputs, `[sorted row][WIDTH]`.
     x: Vec<f32>,
-    /// `[sorted row][INPUTS I]`.
+    /// Gates and ups, `[sorted row][INPUTS I]`.
     gate_up: Vec<f32>,
-    /// `[sorted row][I]`.
+    /// Activations, `[sorted row][I]`.
     act: Vec<f32>,
-    /// `[sorted row][WIDTH]`.
+    /// Outputs of experts, `[sorted row][WIDTH]`.
     y: Vec<f32>,
     tasks: Vec<Task>,
     shared: SharedExpert,
 }
 
-/// Results of the shared expert for each row.
+/// Intermediate and final results of the shared expert for each row.
 #[derive(Default)]
 struct SharedExpert {
-    /// `[row][WIDTH]`.
+    /// Inputs, `[row][WIDTH]`.
     x: Vec<f32>,
-    /// `[row][2 I]`.
+    /// Gates and ups, `[row][2 I]`.
     gate_up: Vec<f32>,
-    /// `[row][I]`.
+    /// Activations, `[row][I]`.
     act: Vec<f32>,
-    /// `[row][WIDTH]`.
+    /// Outputs, `[row][WIDTH]`.
     y: Vec<f32>,
 }
 
@@ -226,14 +226,14 @@ impl SharedExpert {
     }
 }
 
-/// Activation of a row, which the expert's down projection multiplies; without a gate it is a
-/// function of up alone.
+/// Activation of a row, which the expert's down matrix multiplies; without a gate a function of up
+/// alone.
 fn activate<E: shapes::Experts>(gate_up: &[f32], act: &mut [f32]) {
     let (gate, up) = (&gate_up[..act.len()], &gate_up[gate_up.len() - act.len()..]);
     gated(E::ACTIVATION, gate, up, act);
 }
 
-/// Some panels of one expert's matrix.
+/// Range of panels of one expert's matrix whose products one task computes.
 struct Task {
     expert: usize,
     panels: std::ops::Range<usize>,
@@ -286,7 +286,7 @@ fn experts<E: shapes::Experts>(
 }
 
 impl Scratch {
-    /// Sorts rows by expert, rows in order within an expert.
+    /// Sorts rows by expert; rows of one expert stay in order.
     fn group<E: shapes::Experts>(&mut self, x: &Tensor, routing: &Routing<E>) {
         self.starts.clear();
         self.starts.resize(E::COUNT + 1, 0);
@@ -332,12 +332,12 @@ fn products(
             out: &out,
             out_start: rows.start * w.n,
         };
-        // SAFETY: tasks differ in expert, and so in rows, or in panels.
+        // SAFETY: tasks differ in expert, and so in rows of the output, or in panels.
         unsafe { product.run(panels.clone()) };
     });
 }
 
-/// Cuts the products of all experts that have rows into tasks of about equal size.
+/// Divides the products of all experts that have rows into tasks of about equal size.
 fn plan(pool: &Pool, tasks: &mut Vec<Task>, starts: &[usize], shape: &Matrix) {
     let work = |expert: usize| (starts[expert + 1] - starts[expert]) * shape.k * LANES;
     let experts = starts.len() - 1;
@@ -354,7 +354,7 @@ fn plan(pool: &Pool, tasks: &mut Vec<Task>, starts: &[usize], shape: &Matrix) {
     }
 }
 
-/// `to[row] += sum over ranks of weight * y`, in the order of ranks.
+/// `to[row] += sum over the row's experts of weight * y`, in the order of the routing.
 fn combine<E: shapes::Experts>(pool: &mut Pool, s: &Scratch, routing: &Routing<E>, to: &mut [f32]) {
     let rows = to.len() / E::WIDTH;
     let to = Shared::new(to);

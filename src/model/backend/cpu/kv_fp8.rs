@@ -1,19 +1,18 @@
 //! Keys and values as FP8 pages hold them: E4M3 numbers times a power of two for each position of a
-//! head, the smallest one with which its largest number is in the range of E4M3.
+//! head, the smallest power with which the position's largest number is in the range of E4M3.
 
 use crate::weights::format::power_of_two;
 use crate::weights::rounding::{E4M3_MAX, round_e4m3};
 
-/// Exponent of the smallest power of two that is used: with it the smallest numbers are still
-/// normal in BF16.
+/// Exponent of the smallest power of two: with it the smallest numbers are still normal in BF16.
 const EXPONENT_MIN: i32 = -117;
-/// Exponent of the largest power of two that kernels can store.
+/// Exponent of the largest power of two that the GPU's kernels can store.
 const EXPONENT_MAX: i32 = 7;
 /// Power of two of the binade of `E4M3_MAX`.
 const E4M3_EXPONENT: i32 = 8;
 
-/// Rounds a position of a head; all of it becomes NaN if a number is NaN or above 57,344 in
-/// magnitude.
+/// Rounds a position of a head; the whole position becomes NaN if a number is NaN or above 57,344
+/// in magnitude.
 pub fn round(head: &mut [f32]) {
     let largest = head.iter().fold(0, |most, x| x.abs().to_bits().max(most));
     if largest > (E4M3_MAX * power_of_two(EXPONENT_MAX)).to_bits() {

@@ -1,6 +1,6 @@
 //! Sixteen F32 values, processed element by element.
 //!
-//! See `super::wide` for the same in registers.
+//! `super::wide` has the same in registers.
 
 use std::array::from_fn;
 
@@ -49,13 +49,14 @@ impl Lanes {
     }
 }
 
-/// Largest argument of `exp`, whose result is well below the largest F32. Arguments below
-/// `-EXP_MAX` give about 1e-38, which is lost in the sums here.
+/// Largest argument of `exp`; the result is well below the largest F32. Arguments below `-EXP_MAX`
+/// give about 1e-38, which is lost in the sums here.
 const EXP_MAX: f32 = 87.0;
-/// Adding and subtracting this rounds to an integer (1.5 * 2^23).
+/// Number whose addition and subtraction rounds to an integer (1.5 * 2^23).
 const ROUND: f32 = 12_582_912.0;
-/// ln 2 in two parts; the first has few enough bits that its integer multiples are exact.
+/// Upper part of ln 2, with so few bits that its integer multiples are exact.
 const LN2_HIGH: f32 = 0.693_359_4;
+/// ln 2 less `LN2_HIGH`.
 const LN2_LOW: f32 = -2.121_944_4e-4;
 
 /// `e^x` to 2 units in the last place, `x` clamped to `-87 ..= 87`.

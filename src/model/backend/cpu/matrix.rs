@@ -16,8 +16,9 @@ use crate::target::Coding;
 use crate::weights::{PackedStack, Stored, WeightsError};
 use ::host::threads::fill_by_parts;
 
-/// Names of the layouts of panels in packed files.
+/// Name of panels of F32 in packed files.
 const F32: &str = "cpu-f32";
+/// Name of panels of BF16 in packed files.
 const BF16: &str = "cpu-bf16";
 
 /// Weights `[n, k]`, rows beyond `n` zero.
@@ -29,14 +30,14 @@ pub struct Matrix {
     bias: Vec<Lanes>,
 }
 
-/// `[ceil(n / 16), k]` of sixteen rows each.
+/// Panels `[ceil(n / 16), k]`, each of sixteen rows.
 enum Weights {
     F32(Elements<Lanes>),
-    /// When every weight is a BF16 number: half the bytes, the same values.
+    /// BF16, if every weight is such a number: half the bytes, the same values.
     Bf16(Elements<Halves>),
 }
 
-/// Elements of panels.
+/// Elements of panels, in memory of their own or in a mapped file.
 enum Elements<E> {
     Own(Vec<E>),
     /// A part of a mapped packed file.
@@ -56,7 +57,7 @@ impl<E: Element> Deref for Elements<E> {
 
 /// Views bytes as elements.
 fn of_bytes<E: Element>(bytes: &[u8]) -> &[E] {
-    // SAFETY: elements are arrays of numbers, for which any bits will do.
+    // SAFETY: elements are arrays of numbers, for which all bits are valid.
     let (before, elements, after) = unsafe { bytes.align_to() };
     assert!(
         before.is_empty() && after.is_empty(),
@@ -72,7 +73,7 @@ fn as_bytes<E: Element>(elements: &[E]) -> &[u8] {
 }
 
 fn as_bytes_mut<E: Element>(elements: &mut [E]) -> &mut [u8] {
-    // SAFETY: as above, and any bits will do for a number.
+    // SAFETY: there is no padding in arrays of numbers, for which all bits are valid.
     unsafe { elements.align_to_mut() }.1
 }
 
@@ -87,7 +88,7 @@ trait Element: Copy {
 
     fn load<V: Vector>(&self) -> V;
 
-    /// Number `at` of the element's `LANES`.
+    /// Value in lane `at`.
     fn lane(&self, at: usize) -> f32;
 }
 
@@ -117,8 +118,8 @@ impl Element for Halves {
     }
 }
 
-/// Most bytes of a matrix `[n, k]` in memory. `bf16`: the checkpoint has BF16 weights, which stay
-/// so; weights with scales may have values that BF16 lacks, and take F32.
+/// Largest number of bytes of a matrix `[n, k]` in memory. `bf16`: the checkpoint has BF16 weights,
+/// which stay BF16; weights with scales may have values that BF16 lacks, and take F32.
 pub fn bytes_max(n: usize, k: usize, bf16: bool) -> u64 {
     let element = if bf16 {
         size_of::<Halves>()
@@ -142,7 +143,7 @@ impl Matrix {
         }
     }
 
-    /// The mapped file that holds the matrix, if one does.
+    /// The mapped file that holds the matrix; none if its memory is its own.
     pub fn mapping(&self) -> Option<&Arc<Mapping>> {
         match &self.weights {
             Weights::F32(Elements::Mapped(stretch)) | Weights::Bf16(Elements::Mapped(stretch)) => {
@@ -214,7 +215,7 @@ impl Matrix {
         }
     }
 
-    /// Matrix of rows of `k` numbers in little-endian BF16, without a copy of them in F32.
+    /// Matrix of rows of `k` numbers in little-endian BF16, without an F32 copy of the rows.
     fn of_halves(k: usize, parts: &[&[[u8; 2]]]) -> Matrix {
         let rows = parts.iter().flat_map(|part| part.chunks_exact(k));
         let rows: Vec<_> = rows.collect();
@@ -283,7 +284,7 @@ impl Weights {
     }
 }
 
-/// `out [rows, n] = x [rows, k] w^T`, and the biases of `w`.
+/// `out [rows, n] = x [rows, k] w^T`, plus the biases of `w`.
 pub fn linear(pool: &mut Pool, x: &[f32], w: &Matrix, out: &mut [f32]) {
     linear_of_first(pool, x, w, w.n, out);
 }

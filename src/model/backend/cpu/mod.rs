@@ -1,6 +1,6 @@
 //! The reference backend: F32 throughout, any host.
 //!
-//! It is simple and right first and fast second: every reduction is the plain sum in index order,
+//! Simplicity and correctness come before speed: every reduction is the plain sum in index order,
 //! so the bits of a row depend on nothing but its sequence. Threads split rows, heads or columns,
 //! never a sum.
 
@@ -48,13 +48,13 @@ pub use matrix::Matrix;
 use pieces::Pieces;
 use pool::Pool;
 
-/// Multiply-adds from which on a task is worth another thread.
+/// Multiply-adds from which on a task is worth a thread of its own.
 const TASK_WORK: usize = 1 << 14;
 /// Tasks per thread of one operation, so that a thread that comes late takes fewer.
 const TASKS_PER_THREAD: usize = 4;
 /// Rows for which a tensor has memory before it grows.
 const ROWS_AT_FIRST: usize = 64;
-/// Threads that `Cpu::default` uses at most; more do not help one stream of a small model.
+/// Largest number of threads of `Cpu::default`; more do not help one stream of a small model.
 pub const THREADS_MAX: usize = 8;
 
 /// The host's processor.
@@ -63,7 +63,7 @@ pub struct Cpu {
     ropes: Ropes,
     experts: experts::Scratch,
     delta: delta::Scratch,
-    /// Results of `linear_add` before they are added.
+    /// Results of `linear_add` before their addition.
     sums: Tensor,
     /// Bytes of all matrices loaded.
     matrix_bytes: u64,
@@ -71,7 +71,8 @@ pub struct Cpu {
     mapping: Option<Arc<Mapping>>,
     budget: Budget,
     host_copies: pieces::HostCopies,
-    /// Factor of contributions as several ranks would add them, apart from what they are added to.
+    /// Factor of blocks' contributions, which are then computed apart and added, as several ranks
+    /// would. None: computed in place.
     #[cfg(any(test, feature = "testing"))]
     pub contributions: Option<f32>,
 }
@@ -163,8 +164,8 @@ impl Cpu {
         Ok(matrix)
     }
 
-    /// Fails if somebody is about to change the mapped file: results of its weights are not to be
-    /// used then.
+    /// Fails if another process is about to change the mapped file: results of its weights must not
+    /// be used then.
     fn check_weights(&self) -> Result<(), DeviceError> {
         let checked = self
             .mapping
@@ -174,20 +175,20 @@ impl Cpu {
     }
 }
 
-/// One matrix from parts of a checkpoint.
+/// One matrix from parts of a checkpoint, which are repacked into panels.
 fn repacked(parts: &[MatrixSource<'_>]) -> Result<Matrix, WeightsError> {
     let stored = parts.iter().map(MatrixSource::read);
     Ok(Matrix::of_stored(&stored.collect::<Result<Vec<_>, _>>()?))
 }
 
-/// Facts on how this device reads weights. A change of what `pack` returns needs another version of
-/// the layout.
+/// Facts on how this device reads packed weights. A change of what `pack` returns needs another
+/// version of the layout.
 pub const READER: Reader = Reader {
     layout: 1,
     maps: true,
 };
 
-/// Matrices stacked in the layout of memory, whether of experts or not.
+/// Stacks matrices in the layout of memory, whether of experts or not.
 ///
 /// # Errors
 /// Errors of `load_matrix`.
@@ -197,7 +198,7 @@ pub fn pack(parts: &[MatrixSource<'_>], _: bool) -> Result<(String, Vec<u8>), We
     Ok((storage.to_string(), bytes.to_vec()))
 }
 
-/// Most bytes that matrices of such parts take in memory: 0 for mapped ones.
+/// Largest number of bytes that these matrices take in memory: 0 for mapped ones.
 fn bytes_of<'a>(parts: impl IntoIterator<Item = &'a MatrixSource<'a>>) -> u64 {
     let bytes = |part: &MatrixSource<'_>| {
         let (n, k) = part.shape();
@@ -207,7 +208,7 @@ fn bytes_of<'a>(parts: impl IntoIterator<Item = &'a MatrixSource<'a>>) -> u64 {
     own.map(bytes).sum()
 }
 
-/// Splits `count` equal items of `work` multiply-adds each over the pool.
+/// Splits `count` equal items of `work` multiply-adds each into tasks of the pool.
 pub(crate) fn split(pool: &mut Pool, count: usize, work: usize, run: impl Fn(Range<usize>) + Sync) {
     let tasks = (count * work / TASK_WORK)
         .clamp(1, pool.threads() * TASKS_PER_THREAD)
@@ -289,8 +290,8 @@ impl Device for Cpu {
         })
     }
 
-    /// Starts empty and grows as it is read into: most hosts have less memory than rows of logits
-    /// could take.
+    /// The buffer starts empty and grows as it is read into: most hosts have less memory than rows
+    /// of logits could take.
     fn host(&self, _: usize) -> Result<Vec<f32>, DeviceError> {
         Ok(Vec::new())
     }
@@ -333,8 +334,8 @@ impl Device for Cpu {
     }
 }
 
-/// Nothing beside weights, caches and activations: no driver takes memory, and operations allocate
-/// buffers as they run.
+/// Memory beside weights, caches and activations: none, since no driver takes memory, and
+/// operations allocate buffers as they run.
 impl Footprint for Cpu {
     const RESERVE_BYTES: u64 = match HOST_RESERVE {
         Some(bytes) => bytes,

@@ -5,9 +5,9 @@ use crate::target::NVFP4_GROUP;
 use crate::weights::format::power_of_two;
 use crate::weights::rounding::{E2M1_MAX, round_e2m1, round_e4m3};
 
-/// A row is multiplied by a power of two that brings its largest magnitude to `2^10 .. 2^11`.
+/// Exponent of a row's scaling: its largest magnitude is brought to `2^10 .. 2^11`.
 const EXPONENT: i32 = 10;
-/// Rows of smaller magnitudes than this power of two lose accuracy.
+/// Exponent of the power of two below which the magnitudes of a row lose accuracy.
 const EXPONENT_MIN: i32 = -100;
 
 /// Rounds a row of whole groups of 16. A group with a NaN or infinite number becomes NaN.

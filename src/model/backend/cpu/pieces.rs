@@ -1,4 +1,4 @@
-//! KV pages and states in memory, and their copies in host memory.
+//! KV pages and states in memory, and copies of them in the tier's host memory.
 
 use std::cell::{Ref, RefCell, RefMut};
 use std::ops::Range;
@@ -13,7 +13,7 @@ use super::Cpu;
 #[derive(Clone, Debug)]
 pub struct Pieces(Rc<RefCell<Vec<f32>>>);
 
-/// A layer's part of each piece.
+/// A layer's part of each piece of a pool.
 #[derive(Debug)]
 pub struct LayerPart {
     elements: Rc<RefCell<Vec<f32>>>,
@@ -28,7 +28,7 @@ pub struct Starts {
 }
 
 impl Starts {
-    /// First element of the part of `piece`, among those of all layers.
+    /// First element of the layer's part of `piece`, among the elements of all layers.
     pub fn of(&self, piece: u32) -> usize {
         piece as usize * self.stride + self.at
     }
@@ -55,7 +55,7 @@ impl LayerPart {
     }
 }
 
-/// Host memory for copies.
+/// Host memory for copies of pieces.
 #[derive(Default)]
 pub struct HostCopies {
     bytes: Vec<u8>,
@@ -82,7 +82,7 @@ impl HostCopies {
         &mut self.bytes[range]
     }
 
-    /// Makes all copies to or from the host before it returns.
+    /// Copies pieces to or from host memory; all copies are made before this returns.
     pub fn copy(&mut self, copies: &[Copied<'_, Pieces>], to: Side) {
         for Copied { regions, piece, at } in copies {
             let mut host = &mut self.bytes[*at..];

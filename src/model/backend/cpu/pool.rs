@@ -7,11 +7,11 @@ use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
 /// Time for which an idle thread spins before it sleeps; longer than the pauses within a step,
-/// shorter than what a waiting client could notice.
+/// shorter than a waiting client could notice.
 const SPIN: Duration = Duration::from_micros(60);
 /// Reads of the job counter between two reads of the clock.
 const SPIN_LOOKS: usize = 64;
-/// Set in `Shared::gate` while a job may be entered; the other bits count threads inside.
+/// Bit of `Shared::gate`, set while a job may be entered; other bits count threads inside.
 const OPEN: usize = 1 << (usize::BITS - 1);
 
 /// A fixed set of threads; the caller of `run` is one of them.
@@ -23,7 +23,7 @@ pub struct Pool {
 struct Shared {
     job: UnsafeCell<Job>,
     gate: AtomicUsize,
-    /// Counts jobs; a thread enters each at most once.
+    /// Number of jobs so far; a thread enters each job at most once.
     jobs: AtomicUsize,
     next_task: AtomicUsize,
     sleepers: AtomicUsize,
@@ -31,7 +31,7 @@ struct Shared {
     panicked: AtomicBool,
 }
 
-/// A borrowed closure and how to call it.
+/// A borrowed closure, and a function that calls it.
 #[derive(Clone, Copy)]
 struct Job {
     call: unsafe fn(*const (), usize),
@@ -73,7 +73,7 @@ impl Pool {
         Pool { shared, threads }
     }
 
-    /// Threads, the caller included.
+    /// Number of threads, the caller included.
     pub fn threads(&self) -> usize {
         self.threads.len() + 1
     }
@@ -130,9 +130,9 @@ impl Drop for Pool {
 }
 
 /// # Safety
-/// `closure` points to a live `F`.
+/// `closure` points to a live `F`, which is called with `index`.
 unsafe fn call<F: Fn(usize)>(closure: *const (), index: usize) {
-    // SAFETY: by contract.
+    // SAFETY: the contract of this function.
     unsafe { (*closure.cast::<F>())(index) }
 }
 
@@ -146,7 +146,7 @@ fn take_tasks(shared: &Shared, tasks: usize, task: impl Fn(usize)) {
     }
 }
 
-/// Closes the gate and waits for the threads inside, also when the caller's own task panics.
+/// Guard that closes the gate and waits for the threads inside, also when a task panics.
 struct Close<'a>(&'a Shared);
 
 impl Drop for Close<'_> {
@@ -179,7 +179,7 @@ fn work(shared: &Shared) {
     }
 }
 
-/// Spins, then sleeps, until a job after `seen` may be there.
+/// Spins, then sleeps, until a job with another number than `seen` may be there.
 fn wait(shared: &Shared, seen: usize) {
     let start = Instant::now();
     while start.elapsed() < SPIN {
@@ -197,7 +197,7 @@ fn wait(shared: &Shared, seen: usize) {
     shared.sleepers.fetch_sub(1, Ordering::SeqCst);
 }
 
-/// A thread within the gate; leaving is in `drop` so that a panic cannot hold up the caller.
+/// Guard of a thread inside the gate, which leaves in `drop`: a panic cannot block the caller.
 struct Inside<'a>(&'a Shared);
 
 impl<'a> Inside<'a> {

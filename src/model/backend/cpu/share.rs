@@ -30,18 +30,18 @@ impl<'a, T> Shared<'a, T> {
     #[inline(always)]
     pub unsafe fn range(&self, range: Range<usize>) -> &mut [T] {
         assert!(range.start <= range.end && range.end <= self.len);
-        // SAFETY: in bounds by the assertion, unaliased by contract.
+        // SAFETY: in bounds by the assertion, unaliased by the contract of this function.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }
     }
 
-    /// The elements of `range`, to be read.
+    /// The elements of `range`, for reading.
     ///
     /// # Safety
-    /// No live slice of `range` overlaps it.
+    /// No live mutable slice of this buffer overlaps `range`.
     #[inline(always)]
     pub unsafe fn read(&self, range: Range<usize>) -> &[T] {
         assert!(range.start <= range.end && range.end <= self.len);
-        // SAFETY: in bounds by the assertion, not written by contract.
+        // SAFETY: in bounds by the assertion, not written by the contract of this function.
         unsafe { std::slice::from_raw_parts(self.start.add(range.start), range.len()) }
     }
 }

@@ -9,12 +9,12 @@ use super::lanes::{LANES, Lanes};
 
 /// Sixteen F32 values.
 pub trait Vector: Copy {
-    /// F32 values in one register, for the choice of tiles.
+    /// Number of F32 values in one register, for the choice of tiles.
     const WIDTH: usize;
 
     fn splat(value: f32) -> Self;
     fn load(values: &[f32; LANES]) -> Self;
-    /// Sixteen BF16 numbers.
+    /// Loads sixteen BF16 numbers.
     fn load_halves(values: &[u16; LANES]) -> Self;
     fn lanes(self) -> Lanes;
     fn add(self, b: Self) -> Self;
@@ -23,8 +23,8 @@ pub trait Vector: Copy {
 
 /// A loop over vectors.
 pub trait Kernel {
-    /// Runs the loop. Implementations are `#[inline(always)]`, and so is all they call, so that
-    /// they are compiled for the registers of `V`.
+    /// Runs the loop. Implementations are `#[inline(always)]`, and so is all that they call, so
+    /// that they are compiled for the registers of `V`.
     fn run<V: Vector>(self);
 }
 
@@ -100,7 +100,7 @@ mod x86_64 {
         kernel.run::<Avx2>();
     }
 
-    /// Made by `avx512` only.
+    /// Sixteen values in one AVX-512 register; made by `avx512` only.
     #[derive(Clone, Copy)]
     struct Avx512(__m512);
 
@@ -115,13 +115,13 @@ mod x86_64 {
 
         #[inline(always)]
         fn load(values: &[f32; LANES]) -> Avx512 {
-            // SAFETY: as above, and sixteen values are there.
+            // SAFETY: `avx512` detected the feature; `values` has sixteen numbers.
             Avx512(unsafe { _mm512_loadu_ps(values.as_ptr()) })
         }
 
         #[inline(always)]
         fn load_halves(values: &[u16; LANES]) -> Avx512 {
-            // SAFETY: as above.
+            // SAFETY: `avx512` detected the feature; `values` has sixteen numbers.
             Avx512(unsafe {
                 let halves = _mm256_loadu_si256(values.as_ptr().cast());
                 _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16))
@@ -131,25 +131,25 @@ mod x86_64 {
         #[inline(always)]
         fn lanes(self) -> Lanes {
             let mut lanes = Lanes::ZERO;
-            // SAFETY: as above.
+            // SAFETY: `avx512` detected the feature; `lanes` has space for sixteen numbers.
             unsafe { _mm512_storeu_ps(lanes.0.as_mut_ptr(), self.0) };
             lanes
         }
 
         #[inline(always)]
         fn add(self, b: Avx512) -> Avx512 {
-            // SAFETY: as above.
+            // SAFETY: `avx512` detected the feature.
             Avx512(unsafe { _mm512_add_ps(self.0, b.0) })
         }
 
         #[inline(always)]
         fn mul(self, b: Avx512) -> Avx512 {
-            // SAFETY: as above.
+            // SAFETY: `avx512` detected the feature.
             Avx512(unsafe { _mm512_mul_ps(self.0, b.0) })
         }
     }
 
-    /// Made by `avx2` only.
+    /// Sixteen values in two AVX2 registers; made by `avx2` only.
     #[derive(Clone, Copy)]
     struct Avx2(__m256, __m256);
 
@@ -166,7 +166,7 @@ mod x86_64 {
         #[inline(always)]
         fn load(values: &[f32; LANES]) -> Avx2 {
             let start = values.as_ptr();
-            // SAFETY: as above, and sixteen values are there.
+            // SAFETY: `avx2` detected the feature; `values` has sixteen numbers.
             unsafe {
                 Avx2(
                     _mm256_loadu_ps(start),
@@ -177,7 +177,7 @@ mod x86_64 {
 
         #[inline(always)]
         fn load_halves(values: &[u16; LANES]) -> Avx2 {
-            // SAFETY: as above.
+            // SAFETY: `avx2` detected the feature; `values` has sixteen numbers.
             unsafe {
                 let start = values.as_ptr().cast::<__m128i>();
                 let wide = |half| _mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16);
@@ -193,7 +193,7 @@ mod x86_64 {
         fn lanes(self) -> Lanes {
             let mut lanes = Lanes::ZERO;
             let (low, high) = lanes.0.split_at_mut(LANES / 2);
-            // SAFETY: as above, and eight values fit each half.
+            // SAFETY: `avx2` detected the feature; each half has space for eight numbers.
             unsafe {
                 _mm256_storeu_ps(low.as_mut_ptr(), self.0);
                 _mm256_storeu_ps(high.as_mut_ptr(), self.1);
@@ -203,13 +203,13 @@ mod x86_64 {
 
         #[inline(always)]
         fn add(self, b: Avx2) -> Avx2 {
-            // SAFETY: as above.
+            // SAFETY: `avx2` detected the feature.
             unsafe { Avx2(_mm256_add_ps(self.0, b.0), _mm256_add_ps(self.1, b.1)) }
         }
 
         #[inline(always)]
         fn mul(self, b: Avx2) -> Avx2 {
-            // SAFETY: as above.
+            // SAFETY: `avx2` detected the feature.
             unsafe { Avx2(_mm256_mul_ps(self.0, b.0), _mm256_mul_ps(self.1, b.1)) }
         }
     }

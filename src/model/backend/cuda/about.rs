@@ -1,9 +1,9 @@
-//! The GPU in words, for people.
+//! Descriptions of the GPU for people.
 
 use super::NEEDED;
 use crate::target;
 
-/// SMs of the GPU that this binary runs on, if not all.
+/// Text about the SMs that this binary runs on, if these are not all of the GPU.
 pub fn partition() -> Option<String> {
     let sms = target::PARTITION?;
     Some(match ffi::probe() {
@@ -15,7 +15,7 @@ pub fn partition() -> Option<String> {
 /// Description of the GPU for `doctor`.
 ///
 /// # Errors
-/// Why it cannot be used, and what to do about it.
+/// Why the GPU cannot be used, and the fix.
 pub fn describe() -> Result<String, String> {
     let info = ffi::probe().map_err(|why| why.to_string())?;
     let ((major, minor), driver) = (info.compute_capability, info.driver_cuda);

@@ -16,36 +16,36 @@ use crate::target::{ATTEND_ROUNDS, MAX_CONTEXT, PAGE, each_attention};
 use step::SPLIT;
 use step::executor::DeviceError;
 
-/// Launchers of the operations of one of the target's attention shapes.
+/// Launchers of attention's operations for one of the target's attention shapes.
 pub trait Launchers: shapes::Attention {
-    /// Index among the attention shapes of the target.
+    /// Index of the shape among the attention shapes of the target.
     const INDEX: usize;
     const STORE_KV: Launcher<ops::atlas_store_kv_launcher>;
     const ATTEND: Launcher<ops::atlas_attend_launcher>;
     const ATTENTION: Launcher<ops::atlas_attention_launcher>;
 }
 
-/// Longest sum of attention's products, other than over the hidden size.
+/// Longest row that attention's output is multiplied with: `MIXED` of the widest shape.
 pub const WIDEST: usize = largest(&each_attention![A => A::MIXED]);
-/// Most groups of query heads of a layer that are scored together.
+/// Largest number of groups of a layer's query heads that are scored together.
 pub const GROUPS: usize = largest(&each_attention![A => A::HEADS / A::TOGETHER]);
 /// Bytes that a layer's part of a page is aligned to.
 const ALIGNMENT: usize = 128;
-/// F32 numbers of the results of splits, for few rows: the mix, its largest score and its sum.
+/// F32 numbers of a split's result, for few rows: sum of values, largest score, sum of weights.
 const PARTIAL: usize = largest(&each_attention![A => {
     FEW_ROWS * A::HEADS * MAX_CONTEXT.div_ceil(SPLIT) * (A::VALUE_DIM + 2)
 }]);
 
 /// Memory that attention needs while it runs.
 pub struct Workspace {
-    /// `[MAX_CONTEXT][PAIRS]` of cosine and sine, of each shape.
+    /// Cosine and sine, `[MAX_CONTEXT][PAIRS]`, of each attention shape.
     angles: [DeviceBuf<f32>; SHAPES],
     /// Results of splits.
     partial: DeviceBuf<f32>,
 }
 
 impl Workspace {
-    /// Bytes of its buffers.
+    /// Bytes of each buffer of the workspace.
     pub fn bytes() -> impl Iterator<Item = usize> {
         let angles = each_attention![A => MAX_CONTEXT * 2 * A::PAIRS];
         let numbers = angles.into_iter().chain([PARTIAL]);
@@ -64,10 +64,10 @@ impl Workspace {
     }
 }
 
-/// Keys and values of one layer. Its part of each page is `[KV_HEADS][keys, values]`, or keys alone
-/// if these hold latents, as in `cuda/tile/pages.cuh`.
+/// Keys and values of one layer. The layer's part of each page is `[KV_HEADS][keys, values]`, or
+/// keys alone if keys contain latents, as in `cuda/tile/pages.cuh`.
 pub struct KvCache<A> {
-    /// The layer's part of each page.
+    /// Region of the pool with the layer's part of each page.
     pub region: PoolRegion<Pieces>,
     shape: PhantomData<A>,
 }
@@ -86,7 +86,7 @@ impl<A> KvCache<A> {
     }
 }
 
-/// Cosine and sine of each pair's angle, by position.
+/// Cosines and sines of a shape's angles, by position and pair.
 fn angles<A: shapes::Attention>(
     device: &Device,
     stream: &Stream,
@@ -96,7 +96,7 @@ fn angles<A: shapes::Attention>(
         pairs.map(move |pair| A::ROPE.rotation(position, pair, A::ROTARY_DIM))
     };
     let mut table = vec![0.0; MAX_CONTEXT * 2 * A::PAIRS];
-    // All cores: a long context has millions of angles.
+    // All cores take part, since a long context has millions of angles.
     let threads = thread::available_parallelism().map_or(1, NonZero::get);
     let each = MAX_CONTEXT.div_ceil(threads);
     thread::scope(|scope| {
@@ -115,7 +115,7 @@ fn angles<A: shapes::Attention>(
     Ok(angles)
 }
 
-/// Pointers to the norms of queries and keys; null without them.
+/// Pointers to the norm weights of queries and keys; null without norms.
 fn head_norms<A: shapes::Attention>(norms: [Option<&Vector>; 2]) -> [*const f32; 2] {
     assert_eq!(
         norms.map(|norm| norm.map_or(0, |norm| norm.0.len())),
@@ -222,7 +222,7 @@ impl<A: Launchers> Attend<A> for Cuda {
         };
         let sinks = sinks_of::<A>(sinks);
         // SAFETY: shapes are checked; `Batch` has checked pages and positions; `partial` and
-        // `arrived` have memory for `partial_rows` of them, the splits of FEW_ROWS.
+        // `arrived` suffice for `partial_rows` splits, as many as FEW_ROWS rows have.
         self.queue.launch("attend", |stream| unsafe {
             (A::ATTEND)(
                 q.as_ptr(),
@@ -271,8 +271,8 @@ impl<A: Launchers> Attend<A> for Cuda {
         assert!(batch.page_count(A::PAGES) <= cache.pages());
         let (step, [of_q, of_k]) = (self.step.of(batch), head_norms::<A>(norms));
         // SAFETY: shapes are checked; `Batch` has checked pages, and that positions are below
-        // MAX_CONTEXT; of decoding no cell takes a row, and each has a tile of its own; `partial`
-        // and `arrived` have room for FEW_ROWS, and no step of decoding has more.
+        // MAX_CONTEXT; no row of a step of decoding is in a cell, and each row has a tile of its
+        // own; `partial` and `arrived` suffice for FEW_ROWS rows, and no step of decoding has more.
         self.queue.launch("attention", |stream| unsafe {
             (A::ATTENTION)(
                 q.as_ptr(),

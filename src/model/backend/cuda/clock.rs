@@ -8,9 +8,9 @@ use step::executor::DeviceError;
 
 /// Bytes of a line that `atlas_read_bytes` counts.
 const LINE: usize = 1024;
-/// Lines that reads go through in turn: several times the largest second-level cache.
+/// Number of lines that reads go through in turn: several times the largest second-level cache.
 const LINES: usize = (256 << 20) / LINE;
-/// Reads start at a multiple of this many lines.
+/// Number of lines of which the start of a read is a multiple.
 const PIECE: usize = 4;
 /// Bytes whose reading keeps the device busy while the host queues a step: some 15 ms on an H200.
 const OCCUPYING_BYTES: u64 = 64 << 30;
@@ -19,7 +19,7 @@ pub struct DeviceClock {
     device: Device,
     stream: Stream,
     lines: DeviceBuf<u8>,
-    /// Line at which the next read starts: the one that was read longest ago.
+    /// Line at which the next read starts: the least recently read one.
     next: usize,
 }
 

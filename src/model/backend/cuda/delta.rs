@@ -11,21 +11,21 @@ use crate::ops::{Batch, CELL, Delta, DeltaNet, ENDS_MAX, GatedDelta, PoolRegion,
 use crate::shapes::Delta as _;
 use crate::target::{HIDDEN, Recurrent};
 
-/// Bytes prepared for a cell: for each key head its keys and queries, for each value head the 16 x
-/// 16 tiles of two lower triangles, all F16, and three F32 a row; with Mamba-2 one triangle, and
-/// four F32.
+/// Bytes of a cell's record: for each key head keys and queries, for each value head the 16 x 16
+/// tiles of two lower triangles, all F16, and three F32 a row; with Mamba-2 one triangle, and four
+/// F32 a row.
 const CELL_RECORD: usize = Recurrent::KEY_HEADS * 2 * CELL * Recurrent::KEY_DIM * 2
     + Recurrent::VALUE_HEADS
         * (TRIANGLES * CELL_TRIANGLE * 16 * 16 * 2 + (5 - TRIANGLES) * CELL * 4);
 const TRIANGLES: usize = if Recurrent::MAMBA { 1 } else { 2 };
 const CELL_TRIANGLE: usize = (CELL / 16) * (CELL / 16 + 1) / 2;
-/// Bytes prepared for the cells of a step.
+/// Bytes of the records of a step's cells.
 pub const RECORDS: usize = cells_of(ROWS_MAX) * CELL_RECORD;
 
-/// Counters of blocks that have read the channels of a key head in a span.
+/// Number of counters of blocks that have read a key head's channels in a span.
 pub const ARRIVED: usize = ENDS_MAX * Recurrent::KEY_HEADS;
 
-/// States of one recurrent layer. Its part of each state has first the matrices,
+/// States of one recurrent layer. The layer's part of each state has first the matrix states,
 /// `[VALUE_HEADS][VALUE_DIM][KEY_DIM]`, then the tail, `[CONV][QKV]`: the input of position `p` is
 /// at `p % CONV`.
 pub struct LayerStates {
@@ -46,7 +46,7 @@ impl LayerStates {
     }
 }
 
-/// Pointer to a vector that only Mamba-2 has; null otherwise.
+/// Pointer to a vector that only Mamba-2 has; null for other rules.
 fn of_mamba(vector: Option<&Vector>, elements: usize) -> *const f32 {
     assert_eq!(
         vector.map(|vector| vector.0.len()),
@@ -56,7 +56,7 @@ fn of_mamba(vector: Option<&Vector>, elements: usize) -> *const f32 {
 }
 
 impl Cuda {
-    /// Flags of the rows of `x`, a tensor of the step, that are F16; null if none is.
+    /// Pointer to flags of the rows of `x`, a tensor of the step, that are F16; null if none is.
     fn in_cells(&self, x: &Tensor) -> *const u32 {
         match x.cells_f16 {
             true => self.step.now.in_cells(),
@@ -96,8 +96,8 @@ impl Delta<Recurrent> for Cuda {
         let to = out.shape(x.rows, Recurrent::QKV);
         out.cells_f16 = true;
         let step = self.step.of(batch);
-        // SAFETY: shapes are checked; `Batch` has checked that slots are slots and that none is
-        // written by two sequences, or by one and read by another.
+        // SAFETY: shapes are checked; `Batch` has checked slots, and that no slot is written by two
+        // sequences, or by one and read by another.
         self.queue.launch("conv_silu", |stream| unsafe {
             ops::atlas_conv_silu(
                 x.as_ptr(),
@@ -139,9 +139,8 @@ impl Delta<Recurrent> for Cuda {
         let to = out.shape(rows, Recurrent::VALUES);
         out.cells_f16 = true;
         let step = self.step.of(batch);
-        // SAFETY: shapes are checked; `Batch` has checked that slots are slots and that none is
-        // written by two sequences, or by one and read by another;
-        // `records` has room for all cells of a step.
+        // SAFETY: shapes are checked; `Batch` has checked slots, and that no slot is written by two
+        // sequences, or by one and read by another; `records` suffices for all cells of a step.
         self.queue.launch("gated_delta", |stream| unsafe {
             ops::atlas_gated_delta(
                 qkv.as_ptr(),
@@ -204,8 +203,8 @@ impl Delta<Recurrent> for Cuda {
         let (norm, z, w) = (norm.0.as_ptr(), z.as_ptr(), w.bytes.as_ptr());
         x.cells_f16 = false;
         let (operands, residual) = (self.operands.as_mut_ptr(), residual.as_mut_ptr());
-        // SAFETY: shapes are checked; the matrix is in panels of its storage; the operands have
-        // room for ROWS_MAX rows of the longest sum.
+        // SAFETY: shapes are checked; the matrix is in panels of its storage; the operand buffer
+        // suffices for ROWS_MAX rows of the longest sum.
         self.queue.launch("gated_linear_add", |stream| unsafe {
             let x = x.as_mut_ptr();
             ops::atlas_gated_linear_add(
@@ -245,9 +244,9 @@ impl Delta<Recurrent> for Cuda {
             false => (step.span_list(), step.spans),
         };
         assert!(span_count <= ENDS_MAX);
-        // SAFETY: shapes are checked; `Batch` has checked that slots are slots and that none is
-        // written by two sequences, or by one and read by another; spans of it are short, and
-        // `arrived` has room for `ENDS_MAX` of them.
+        // SAFETY: shapes are checked; `Batch` has checked slots, and that no slot is written by two
+        // sequences, or by one and read by another; all spans are short, and `arrived` suffices for
+        // `ENDS_MAX` spans.
         self.queue.launch("delta_net", |stream| unsafe {
             ops::atlas_delta_net(
                 qkv.as_ptr(),

@@ -19,7 +19,7 @@ impl Dense for Cuda {
         let rows = batch.rows();
         let out = out.shape(rows, HIDDEN);
         let (table, step) = (table.bytes.as_ptr(), self.step.of(batch));
-        // SAFETY: `Batch` has checked the tokens; `shape` the room.
+        // SAFETY: `Batch` has checked the tokens; `shape` the memory of the result.
         self.queue.launch("embed", |stream| unsafe {
             ops::atlas_embed(table, step.tokens(), out, count(rows), stream)
         });
@@ -52,8 +52,8 @@ impl Dense for Cuda {
         let (rows, n, k) = (count(x.rows), count(w.n), count(w.k));
         let (format, w) = (w.storage.number(), w.bytes.as_ptr());
         let (x, operands) = x.as_factor(&mut self.operands);
-        // SAFETY: shapes are checked; the matrix is in panels of its storage; the operands have
-        // room for the longest rows, or are rows, which kernels that take such leave alone.
+        // SAFETY: shapes are checked; the matrix is in panels of its storage; the operand buffer
+        // suffices for the longest rows, or has the rows already, which kernels then leave alone.
         self.queue.launch("linear", |stream| unsafe {
             ops::atlas_linear(x, w, operands, out, rows, n, k, format, stream)
         });
@@ -65,9 +65,9 @@ impl Dense for Cuda {
         let (rows, n, k) = (count(x.rows), count(w.n), count(w.k));
         let (format, w) = (w.storage.number(), w.bytes.as_ptr());
         let ((x, operands), residual) = (x.as_factor(&mut self.operands), residual.as_mut_ptr());
-        // SAFETY: shapes are checked; the matrix is in panels of its storage; the operands have
-        // room for ROWS_MAX rows of the longest sum, or are rows, which kernels that take such
-        // leave alone.
+        // SAFETY: shapes are checked; the matrix is in panels of its storage; the operand buffer
+        // suffices for ROWS_MAX rows of the longest sum, or has the rows already, which kernels for
+        // such rows do not change.
         self.queue.launch("linear_add", |stream| unsafe {
             ops::atlas_linear_add(x, w, operands, residual, rows, n, k, format, stream)
         });
@@ -91,7 +91,7 @@ impl Dense for Cuda {
             storages as usize <= NORMED_STORAGES,
             "rows of {storages} storages"
         );
-        // A part of null and zeros has no weights.
+        // A part of null pointers and zeros means that there is no matrix.
         let mut list = [(ptr::null(), ptr::null_mut(), 0, 0); 4];
         for (to, (matrix, out)) in list.iter_mut().zip(parts) {
             assert_eq!(matrix.k, HIDDEN);
@@ -108,9 +108,9 @@ impl Dense for Cuda {
         let (residual, norm, rows) = (residual.as_ptr(), norm.0.as_ptr(), count(rows));
         let keep = u32::from(keep) + u32::from(x.rounded);
         let (operands, arrived) = (self.operands.as_mut_ptr(), self.arrived.as_mut_ptr());
-        // SAFETY: shapes are checked; matrices are in panels of their storage; the operands have
-        // room for FEW_ROWS rows, or for ROWS_MAX for NORMED_STORAGES where kernels lay them out,
-        // and parts have no more; `arrived` has numbers.
+        // SAFETY: shapes are checked; matrices are in panels of their storage; the operand buffer
+        // suffices for FEW_ROWS rows, or for ROWS_MAX for NORMED_STORAGES where kernels lay them
+        // out, and parts have no more; `arrived` has counters.
         self.queue.launch("norm_linear", |stream| unsafe {
             ops::atlas_norm_linear(
                 residual, norm, normed, keep, operands, arrived, w0, out0, n0, f0, w1, out1, n1,
@@ -171,7 +171,7 @@ impl Dense for Cuda {
         let out = out.shape(wanted, x.width);
         let (rows, width) = (count(wanted), count(x.width));
         let step = self.step.of(batch);
-        // SAFETY: shapes are checked; `Batch` has checked that wanted rows are rows of it.
+        // SAFETY: shapes are checked; `Batch` has checked that wanted rows are rows of the batch.
         self.queue.launch("select", |stream| unsafe {
             ops::atlas_select(x.as_ptr(), step.wanted_rows(), out, rows, width, stream)
         });
@@ -179,7 +179,7 @@ impl Dense for Cuda {
 
     fn cap_logits(&mut self, logits: &mut Tensor) {
         let numbers = count(logits.rows * logits.width);
-        // SAFETY: the tensor has so many numbers.
+        // SAFETY: the tensor has as many elements as are passed.
         self.queue.launch("cap_logits", |stream| unsafe {
             ops::atlas_cap_logits(logits.as_mut_ptr(), numbers, stream)
         });
@@ -187,7 +187,7 @@ impl Dense for Cuda {
 
     fn relu2(&mut self, x: &mut Tensor) {
         let numbers = count(x.rows * x.width);
-        // SAFETY: the tensor has so many numbers.
+        // SAFETY: the tensor has as many elements as are passed.
         self.queue.launch("relu2", |stream| unsafe {
             ops::atlas_relu2(x.as_mut_ptr(), numbers, stream)
         });
@@ -198,7 +198,7 @@ impl Dense for Cuda {
         let (rows, ids) = (count(logits.rows), count(logits.width));
         let out = out.shape(logits.rows, RANKED);
         let (orders, sums) = (self.orders.as_mut_ptr(), self.sums.as_mut_ptr());
-        // SAFETY: shapes are checked; orders and sums have room for `ENDS_MAX` rows.
+        // SAFETY: shapes are checked; the buffers of ids and sums suffice for `ENDS_MAX` rows.
         self.queue.launch("top_k", |stream| unsafe {
             ops::atlas_top_k(logits.as_ptr(), orders, sums, out, rows, ids, stream)
         });
@@ -213,7 +213,7 @@ impl Dense for Cuda {
         out: Ends<'_, Cuda>,
     ) {
         let rows = batch.wanted().len();
-        // Some of a prompt's rows are wanted and all are left; drafts may be more than this takes.
+        // Some of a prompt's rows are wanted and all are normed; drafts may exceed its limits.
         let (wanted, x) = match out.hidden {
             _ if rows > FEW_ROWS || LOGIT_CAP > 0.0 => {
                 return norm_and_rank(self, residual, norm, w, batch, out);
@@ -229,9 +229,9 @@ impl Dense for Cuda {
         let ranked = out
             .ranked
             .map_or(ptr::null_mut(), |ranked| ranked.shape(rows, RANKED));
-        // SAFETY: shapes are checked; `Batch` has checked that wanted rows are rows of it; the
-        // matrix is in panels of its storage; orders and sums have room for `ENDS_MAX` rows, the
-        // operands for `FEW_ROWS`; `arrived` has numbers.
+        // SAFETY: shapes are checked; `Batch` has checked that wanted rows are rows of the batch;
+        // the matrix is in panels of its storage; the buffers of ids and sums suffice for
+        // `ENDS_MAX` rows, the operand buffer for `FEW_ROWS`; `arrived` has counters.
         self.queue.launch("lm_head", |stream| unsafe {
             ops::atlas_lm_head(
                 residual.as_ptr(),

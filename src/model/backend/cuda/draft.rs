@@ -1,4 +1,4 @@
-//! Drafts that the GPU draws itself, and the memory from which the host reads them.
+//! Drafts that the GPU draws itself, and the page-locked memory through which the host reads them.
 
 use std::ops::Range;
 
@@ -11,23 +11,23 @@ use crate::ops::{Batch, Draft, RANKED};
 use crate::target::VOCAB;
 use step::executor::{DEPTH_MAX, DeviceError, Drafted, TokenId, UNIFORMS};
 
-/// Numbers of each sequence in `DraftBuffers::accepted`: accepted drafts, and the token after them.
+/// Numbers of a sequence in `DraftBuffers::accepted`: accepted drafts, and the next token.
 const ACCEPTED: usize = 2;
-// Rules hold positions as F32, which must be exact.
+// Sampling rules have positions as F32, which must be exact.
 const _: () = assert!(crate::target::MAX_CONTEXT <= 1 << 24);
-// Predictions move the tiles of drafts' rows on for one attention shape only.
+// Predictions advance the tiles of drafts' rows for one attention shape only.
 const _: () = assert!(crate::target::MTP_LAYERS == 0 || SHAPES == 1);
 
-/// Drafts in page-locked memory, which the device writes and the host reads after a wait.
+/// Drafts in page-locked memory, written by the device and read by the host after a wait.
 pub struct DraftBuffers {
-    /// `[ENDS_MAX][ACCEPTED]`.
+    /// Accepted drafts of sequences, `[ENDS_MAX][ACCEPTED]`.
     accepted: PinnedBuf<u32>,
-    /// `[DEPTH_MAX][ENDS_MAX]`.
+    /// Drafted tokens by depth, `[DEPTH_MAX][ENDS_MAX]`.
     drafts: PinnedBuf<u32>,
     /// Stream of copies, which run in parallel with operations.
     beside: Stream,
-    /// Events. `made`: in the stream of operations, after the rows to be read. In the stream of
-    /// copies, `copied`: after the batch of drafts; `asked`: after the rows that were asked for.
+    /// Event in the stream of operations, after the rows to be read. Events in the stream of
+    /// copies: `copied` after the batch of drafts, `asked` after the rows that were asked for.
     made: Event,
     copied: Event,
     asked: Event,
@@ -45,7 +45,7 @@ impl DraftBuffers {
         })
     }
 
-    /// Accepted drafts of a sequence, and `depth` new ones.
+    /// Number of accepted drafts of a sequence, and its `depth` new drafts.
     fn of(&self, sequence: usize, depth: usize) -> Drafted {
         let [accepted, token] = self.accepted.as_chunks::<ACCEPTED>().0[sequence];
         let mut drafted = Drafted {
@@ -69,8 +69,8 @@ impl Cuda {
     fn copy_drafts(&mut self, drafts: &Batch) -> Result<(), CudaError> {
         let DraftBuffers { beside, copied, .. } = &self.drafts;
         self.step.drafts.begun = true;
-        // SAFETY: `begun` is false only after a wait for all operations on the batch before, which
-        // waited for its copy; and no wait has failed.
+        // SAFETY: `begun` is false only after a wait for all operations on the previous batch,
+        // which had waited for that batch's copy; and no wait has failed.
         unsafe { self.step.drafts.begin(drafts, beside)? };
         copied.record(beside)?;
         copied.hold(&self.queue.stream)
@@ -92,7 +92,7 @@ impl Cuda {
         let from = x.guard + rows.start * x.width;
         made.record(&self.queue.stream)?;
         made.hold(beside)?;
-        // SAFETY: `out` is read after the wait for the mark, and as long as that.
+        // SAFETY: `out` lives until the wait for the mark, and is read after it.
         unsafe {
             x.values
                 .download_unwaited(from, &mut out.memory[..out.len], beside)?
@@ -100,7 +100,7 @@ impl Cuda {
         asked.record(beside)
     }
 
-    /// Waits for the copies in their own stream.
+    /// Waits for the copies in the stream of copies.
     pub(super) fn wait_beside(&mut self) {
         let waited = self.drafts.beside.synchronize();
         self.queue.failures.waited(waited);
@@ -138,7 +138,7 @@ impl Draft for Cuda {
                 self.queue.failures.waited(waited);
             }
         }
-        // Operations on the batch of drafts may still be under way.
+        // Operations on the batch of drafts may still be running.
         self.step.now.begun = false;
         self.queue.failures.reported().map_err(refused)
     }
@@ -156,9 +156,9 @@ impl Draft for Cuda {
         let rules = self.step.drafts.rules().cast();
         let [starts, next_tokens, next_positions, tiles] = self.step.drafts.moved_on();
         let accepted = self.drafts.accepted.as_mut_ptr();
-        // SAFETY: shapes are checked; all lists have room for ENDS_MAX rows, of which each span
-        // has its own, and spans are filled up to as many as rows; the host reads `accepted` after
-        // a wait only.
+        // SAFETY: shapes are checked; all lists suffice for ENDS_MAX rows, of which each span has
+        // its own, and spans are filled up to as many as rows; the host reads `accepted` after a
+        // wait only.
         self.queue.launch("accept", |stream| unsafe {
             ops::atlas_accept(
                 accepts,
@@ -186,8 +186,8 @@ impl Draft for Cuda {
         let rules = self.step.drafts.rules().cast();
         let [starts, tokens, positions, tiles] = self.step.drafts.moved_on();
         let drafts = self.drafts.drafts.as_mut_ptr();
-        // SAFETY: shapes are checked; the lists and `orders` have room for ENDS_MAX rows, `drafts`
-        // for as many at each depth; the host reads those after a wait only.
+        // SAFETY: shapes are checked; the lists and `orders` suffice for ENDS_MAX rows, `drafts`
+        // for as many at each depth; the host reads `drafts` after a wait only.
         self.queue.launch("draft", |stream| unsafe {
             ops::atlas_draft(
                 logits.as_ptr(),

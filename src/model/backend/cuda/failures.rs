@@ -3,7 +3,7 @@
 //! A refused launch leaves the device working. A failed wait does not: the device ran into an
 //! error, which every later call repeats, or hides behind an error of its own.
 
-/// Failed calls, represented by the first one's error.
+/// Failed calls since the last report, represented by the first one's error.
 #[derive(Debug)]
 pub struct Failures<E> {
     first: Option<E>,
@@ -39,7 +39,7 @@ impl<E: Clone> Failures<E> {
         self.first.is_some()
     }
 
-    /// Whether the device works no more.
+    /// Whether the device does not work any more.
     pub fn is_lost(&self) -> bool {
         self.lost
     }
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_error_is_told_once() {
+    fn the_first_error_is_reported_once() {
         let mut failures = Failures::default();
         failures.queued(Ok(()));
         assert!(!failures.any());
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_refused_launch_brought_about_is_not_what_is_told() {
+    fn a_refused_launch_is_reported_rather_than_its_consequences() {
         let mut failures = Failures::default();
         failures.queued(Err("refused"));
         failures.waited(Err("later"));

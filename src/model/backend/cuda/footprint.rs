@@ -7,14 +7,14 @@ use crate::ops::{Footprint, HostMemory};
 use crate::target;
 
 impl Footprint for Cuda {
-    /// Bytes left to others: the target's reserve if the GPU uses the host's memory; of a GPU's own
-    /// memory a little, since only its driver knows what it will need.
+    /// Bytes left to other programs: the target's reserve if the GPU uses the host's memory; of a
+    /// GPU's own memory a little, since only its driver knows how much it will need.
     const RESERVE_BYTES: u64 = match target::HOST_RESERVE {
         Some(bytes) => bytes,
         None => 256 << 20,
     };
-    /// Bytes of the driver's context: what `nvidia-smi` reports for a server, less the other lines
-    /// of its ledger.
+    /// Bytes of the driver's context: the figure of `nvidia-smi` for a server, less the other lines
+    /// of the server's ledger.
     const CONTEXT_BYTES: u64 = 576 << 20;
     const GRAPH_LAYER_BYTES: u64 = 24 << 10;
     const LOCKED_BYTES: u64 = match target::HOST_RESERVE {

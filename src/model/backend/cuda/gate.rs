@@ -38,9 +38,9 @@ impl Gate<Mlp> for Cuda {
             weights.map(|matrix| (matrix.bytes.as_ptr(), matrix.storage.number()));
         let (residual, norm) = (residual.as_mut_ptr(), norm.0.as_ptr());
         let (operands, arrived) = (self.operands.as_mut_ptr(), self.arrived.as_mut_ptr());
-        // SAFETY: shapes are checked; matrices are in panels of their storage; the operands have
-        // room as `norm_linear` and `linear_add` need it; `arrived` has numbers; rows as operands
-        // take no more room than activations in F32, padded to eight.
+        // SAFETY: shapes are checked; matrices are in panels of their storage; the operand buffer
+        // suffices as for `norm_linear` and `linear_add`; `arrived` has counters; rows as operands
+        // take no more bytes than activations in F32, padded to eight.
         self.queue.launch("mlp", |stream| unsafe {
             ops::atlas_mlp(
                 residual,

@@ -1,5 +1,5 @@
-//! The parts in which matrices are read: which rows of the checkpoint, and where `cuda/ops/pack`
-//! puts them.
+//! Jobs in which matrices are read: rows of the checkpoint, and their destination in the panels of
+//! `cuda/ops/pack`.
 
 use std::ops::Range;
 
@@ -7,10 +7,10 @@ use super::storage::{BLOCK_ROWS, Order, PANEL_ROWS, Storage};
 use crate::target::BIASED;
 use crate::weights::{MatrixSource, Stored, WeightsError};
 
-/// Rows that are read together, such as those that share FP8 scales: a job has a multiple of them,
-/// or the last rows of a part.
+/// Rows that are read together, such as those that share FP8 scales: a job's rows are a multiple,
+/// or end with the last row of a part.
 pub const JOB_ROWS: usize = BLOCK_ROWS;
-/// Adjacent rows of one matrix where the rows of two alternate.
+/// Adjacent rows of one matrix in a panel where two matrices are interleaved, as gate and up are.
 const GROUP_ROWS: usize = PANEL_ROWS / 2;
 
 /// A matrix to be loaded, made from matrices of the checkpoint.
@@ -18,7 +18,7 @@ pub struct Wanted<'a> {
     pub parts: Vec<MatrixSource<'a>>,
     pub order: Order,
     pub storage: Storage,
-    /// Index of the call's buffer, and offset in it in bytes.
+    /// Index of the destination among the call's buffers, and offset in that buffer in bytes.
     pub to: (usize, usize),
 }
 
@@ -29,13 +29,13 @@ pub struct Job<'a> {
     pub destination: Destination,
 }
 
-/// Rows of a matrix's panels that the rows of a job go to: row `r` to row
-/// `first + r / 8 * stride + r % 8`.
+/// Rows of a matrix's panels that receive a job's rows: row `r` goes to row `first + r / 8 * stride
+/// + r % 8`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Destination {
     pub first: usize,
     pub stride: usize,
-    /// Shape of the matrix.
+    /// Number of rows and, in `k`, of columns of the matrix.
     pub n: usize,
     pub k: usize,
     pub storage: Storage,
@@ -43,7 +43,7 @@ pub struct Destination {
 
 impl Order {
     /// `first` and `stride` of a [`Destination`] for rows of part `index` from its row `start` on.
-    /// `rows`: rows of each part.
+    /// `rows`: number of rows of each part.
     pub fn destination(self, rows: &[usize], index: usize, start: usize) -> (usize, usize) {
         match self {
             Order::Stacked => (rows[..index].iter().sum::<usize>() + start, GROUP_ROWS),
@@ -69,8 +69,8 @@ impl<'a> Wanted<'a> {
         self.storage.bytes(self.rows(), self.columns()) as usize
     }
 
-    /// Jobs that read every row of every part once, of at most `most` bytes unless `JOB_ROWS` rows
-    /// have more.
+    /// Jobs that together read every row of every part once, each at most `most` bytes unless
+    /// `JOB_ROWS` rows have more.
     pub fn jobs(&self, most: usize) -> Vec<Job<'a>> {
         let rows: Vec<usize> = self.parts.iter().map(|part| part.shape().0).collect();
         let mut jobs = Vec::new();
@@ -127,8 +127,8 @@ impl Job<'_> {
     }
 }
 
-/// Factors of codes and scales: one, or one for each block or row; then biases of rows, if matrices
-/// of the target have biases.
+/// Factors of codes and scales: one for the matrix, or one for each block or row; then biases of
+/// rows, if matrices of the target have biases.
 pub fn factors<Bytes>(stored: &Stored<Bytes>) -> Vec<f32> {
     let all = &stored.bits.factors;
     let mut factors: Vec<f32> = (0..all.numbers.len()).map(|at| all.of(at)).collect();
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn gate_and_up_take_turns() {
+    fn rows_of_gate_and_up_alternate() {
         let rows = [256, 256];
         let destination = |index, start| Order::Interleaved.destination(&rows, index, start);
         assert_eq!([destination(0, 0), destination(1, 0)], [(0, 16), (8, 16)]);

@@ -1,10 +1,10 @@
 //! Weights on their way to the device: some threads read and check them, the device repacks them.
 //!
-//! What is read is copied as it is to memory that steps work in, which there are none of yet; from
-//! there `pack` puts it into its panels. So loading takes no memory of the device for itself.
-//! Copies have a stream of their own, and are ahead of the repacking by as much as that memory
-//! holds, so that reading does not wait for kernels that wait for their turn on a busy device. What
-//! is packed is copied to its buffer, and the copies of one matrix run while the next one is read.
+//! Bytes that were read are copied as they are to the steps' workspace, which no step uses yet;
+//! from there `pack` puts them into panels. So loading takes no device memory for itself. Copies
+//! have a stream of their own, and are ahead of the repacking by as much as that memory holds, so
+//! that reading does not wait for kernels that are queued on a busy device. Packed weights are
+//! copied to their buffers directly; copies of one matrix run while the next one is read.
 
 use std::collections::VecDeque;
 
@@ -33,37 +33,37 @@ const _: () = assert!(
     "copies of slots lie in the records, aligned"
 );
 
-/// Most bytes of page-locked memory that loading takes. The system can neither move nor reclaim
-/// them: a host that shares its memory with the GPU freezes when too much is locked.
+/// Largest number of bytes of page-locked memory that loading takes. The system can neither move
+/// nor reclaim them: a host that shares its memory with the GPU freezes when too much is locked.
 pub const LOCKED_BYTES_MAX: usize = 64 << 20;
-/// Most threads that read, however many cores there are: one that waits for a disk uses no core,
-/// and a disk serves as many reads at once. More threads than cores do not speed up reading from
-/// the page cache.
+/// Largest number of threads that read, however many cores there are: a thread that waits for a
+/// disk uses no core, and a disk serves as many reads at once. More threads than cores do not speed
+/// up reading from the page cache.
 const READERS_MAX: usize = 16;
 pub const READERS: usize = least(READERS_MAX, LOCKED_BYTES_MAX / SLOT_BYTES / 2);
-/// Slots: each reader fills one while another is copied.
+/// Number of slots: each reader fills one while another of its slots is copied.
 const SLOTS: usize = 2 * READERS;
 const _: () = assert!(READERS > 0, "two slots may be locked");
 
-/// Page-locked memory, and the event after its copy to the device.
+/// Page-locked memory of one job, and the event after its copy to the device.
 struct Slot {
     memory: PinnedBuf<u8>,
     copied: Event,
 }
 
-/// Loader of weights, reused by all calls until the weights are complete.
+/// Loader of weights, reused by all calls until all weights are loaded.
 pub struct Loader {
     copies: Stream,
     slots: Vec<Slot>,
-    /// Events after the repacking of each slot in the records.
+    /// Events that mark the end of repacking, one for each slot of the records.
     packed: Vec<Event>,
-    /// Slots whose copies may still run, the oldest first.
+    /// Slots whose copies may still be running, the oldest first.
     under_way: VecDeque<usize>,
 }
 
 impl Loader {
     /// # Errors
-    /// Too little page-locked memory.
+    /// Too little page-locked memory for the slots.
     pub fn new(device: &Device) -> Result<Loader, DeviceError> {
         let event = || Event::open(device).map_err(refused);
         let slot = |_| {
@@ -85,7 +85,7 @@ impl Loader {
     /// records, whose content is lost.
     ///
     /// # Errors
-    /// The first matrix that cannot be read, or call that failed.
+    /// The first matrix that cannot be read, or the first failure of the device.
     pub fn load(
         &mut self,
         matrices: &[Wanted<'_>],
@@ -97,7 +97,7 @@ impl Loader {
             .iter()
             .map(|wanted| PackedPart::all(wanted, SLOT_BYTES));
         let packed: Vec<_> = packed.collect::<Result<_, _>>()?;
-        // A checkpoint has all its matrices packed, or none.
+        // A checkpoint has either all of these matrices packed, or none.
         let packed: Vec<_> = packed.into_iter().flatten().flatten().collect();
         if !packed.is_empty() {
             return self.copy(&packed, buffers);
@@ -135,13 +135,13 @@ impl Loader {
             under_way.push_back(slot);
             free(&mut under_way, &events)
         });
-        // After an error too, since copies read the slots until they are done.
+        // The waits follow an error, too: copies read the slots until they are done.
         let copied = copies.synchronize().map_err(failed);
         let packed = stream.synchronize().map_err(failed);
         loaded.and(copied).and(packed)
     }
 
-    /// Waits until everything loaded is in its buffer.
+    /// Waits until all loaded weights are in their buffers.
     pub fn finish(&mut self) -> Result<(), CudaError> {
         self.under_way.clear();
         self.copies.synchronize()
@@ -169,8 +169,8 @@ impl Loader {
             |part, slot: Filled<'_>| {
                 let (part, (buffer, start)) = (&parts[part], parts[part].to);
                 let bytes = &slot.1[..part.bytes()];
-                // SAFETY: the slot is filled again after its event, and freed after a wait for
-                // the stream.
+                // SAFETY: the slot is filled again after its event, and freed after a wait for the
+                // stream.
                 let copied = unsafe { buffers[buffer].upload_part_unwaited(start, bytes, copies) };
                 copied.map_err(failed)?;
                 events[slot.0].record(copies).map_err(failed)?;
@@ -193,14 +193,14 @@ impl Drop for Loader {
 /// A slot's number, and its memory.
 type Filled<'a> = (usize, &'a mut [u8]);
 
-/// Events after the copies of slots, and the slots with their numbers.
+/// Splits slots into the events after their copies, and their numbers and memory.
 fn split(slots: &mut [Slot]) -> (Vec<&Event>, Vec<Filled<'_>>) {
     let numbered = slots.iter_mut().enumerate();
     let both = numbered.map(|(index, slot)| (&slot.copied, (index, &mut slot.memory[..])));
     both.unzip()
 }
 
-/// The oldest slot after its copy, if enough are under way that readers wait for one.
+/// The oldest slot, after its copy has ended, if so many copies run that readers wait for a slot.
 fn free<'a>(
     under_way: &mut VecDeque<Filled<'a>>,
     events: &[&Event],
@@ -213,7 +213,7 @@ fn free<'a>(
     Ok(Some(oldest))
 }
 
-/// Queues the repacking of a job's rows, which begin at a byte of `staging`.
+/// Queues the repacking of a job's rows, which begin at byte `rows` of `staging`.
 fn queue(
     wanted: &Wanted<'_>,
     job: &Job<'_>,
@@ -226,17 +226,17 @@ fn queue(
     let buffer = &mut *buffers[buffer];
     assert!(start + wanted.bytes() <= buffer.len());
     let weight = buffer.as_mut_ptr().wrapping_add(start);
-    // SAFETY: the stream waits for the rows' copy, and the next ones are copied there after this;
-    // the matrix is as large.
+    // SAFETY: the stream waits for the rows' copy, and later rows are copied there after the
+    // repacking; the matrix is as large as its shape says.
     unsafe { pack(stored, job.rows.len(), &job.destination, weight, stream) }
 }
 
 /// Queues the repacking of `rows` rows.
 ///
 /// # Safety
-/// From `stored` on lie the codes, scales and factors of the rows, as `Job::read` leaves them; from
-/// `weight` on there is memory for the matrix of `to`. Both are the device's until the stream has
-/// passed this.
+/// `stored` points to the codes, scales and factors of the rows, as `Job::read` leaves them, and
+/// `weight` to memory for the matrix of `to`. Both are the device's until the stream has passed
+/// this.
 pub unsafe fn pack(
     stored: *const u8,
     rows: usize,
@@ -246,7 +246,7 @@ pub unsafe fn pack(
 ) -> Result<(), CudaError> {
     let numbers = [rows, to.first, to.stride, to.n, to.k].map(count);
     let ([rows, first, stride, n, k], format) = (numbers, to.storage.number());
-    // SAFETY: as above.
+    // SAFETY: the contract of this function.
     let code = unsafe {
         ops::atlas_pack(
             stored,

@@ -9,10 +9,10 @@ use crate::ops::Footprint;
 use crate::target;
 use step::executor::DeviceError;
 
-/// Bytes that may be taken of the memory that this binary's GPU uses, if the system tells.
+/// Bytes that may be taken of the memory that this binary's GPU uses, if the system says.
 ///
 /// # Errors
-/// Why the GPU cannot be used, and what to do about it.
+/// Why the GPU cannot be used, and the fix.
 pub fn available() -> Result<Option<u64>, DeviceError> {
     if target::HOST_RESERVE.is_some() {
         return Ok(host_memory::available());
@@ -21,7 +21,7 @@ pub fn available() -> Result<Option<u64>, DeviceError> {
     available_of(&device)
 }
 
-/// [`available`] for a GPU that has just been opened, whose own use counts as not yet taken.
+/// [`available`] for a GPU that has just been opened; memory that it took itself counts as free.
 pub fn available_of(device: &Device) -> Result<Option<u64>, DeviceError> {
     if target::HOST_RESERVE.is_some() {
         // The host's memory is as it was before the GPU was opened.
@@ -36,7 +36,7 @@ pub fn available_of(device: &Device) -> Result<Option<u64>, DeviceError> {
 /// Allocates memory of the GPU for `len` elements.
 ///
 /// # Errors
-/// `DeviceError::Memory` if there is too little, of the host's too if the GPU uses that.
+/// `DeviceError::Memory` if the GPU, or the host if the GPU uses its memory, has too little.
 pub fn buffer<T: Element>(device: &Device, len: usize) -> Result<DeviceBuf<T>, DeviceError> {
     Budget::default().check(Cuda::buffer_bytes((len * size_of::<T>()) as u64))?;
     DeviceBuf::uninit(device, len).map_err(refused)

@@ -1,4 +1,4 @@
-//! Packed weights: panels made on the host, and the parts in which they are read.
+//! Packed weights: panels made on the host, and the parts in which panels are read.
 
 use std::ops::Range;
 
@@ -7,14 +7,14 @@ use super::panels::Panels;
 use super::storage::{Order, Storage};
 use crate::weights::{MatrixSource, PackedStack, Reader, WeightsError};
 
-/// Facts on how this device reads weights. A change of what `pack` returns needs another version of
-/// the layout.
+/// Facts on how this device reads packed weights. A change of what `pack` returns needs another
+/// version of the layout.
 pub const READER: Reader = Reader {
     layout: 1,
     maps: false,
 };
 
-/// Matrices in the layout of the device: stacked, or gate and up of an expert interleaved.
+/// Packs matrices in the layout of the device: stacked, or gate and up of an expert interleaved.
 pub fn pack(
     parts: &[MatrixSource<'_>],
     of_experts: bool,
@@ -35,15 +35,15 @@ pub fn pack(
 pub struct PackedPart<'a> {
     stack: PackedStack<'a>,
     bytes: Range<usize>,
-    /// Index of the call's buffer, and offset in it in bytes.
+    /// Index of the destination among the call's buffers, and offset in that buffer in bytes.
     pub to: (usize, usize),
 }
 
 impl<'a> PackedPart<'a> {
-    /// Parts of at most `most` bytes that cover the matrix; None if it is not packed.
+    /// Parts of at most `most` bytes that cover the matrix; None if the matrix is not packed.
     ///
     /// # Errors
-    /// `Packed` if the file has it in another layout.
+    /// `Packed` if the file has the matrix in another layout.
     pub fn all(
         wanted: &Wanted<'a>,
         most: usize,
@@ -67,7 +67,7 @@ impl<'a> PackedPart<'a> {
         self.bytes.len()
     }
 
-    /// Fills the beginning of `slot`.
+    /// Fills the first bytes of `slot` with the part.
     pub fn read(&self, slot: &mut [u8]) -> Result<(), WeightsError> {
         self.stack.read(self.bytes.start, &mut slot[..self.bytes()])
     }
@@ -88,7 +88,7 @@ mod tests {
     const MOST: usize = 100_000;
 
     #[test]
-    fn every_byte_of_what_was_packed_is_read_to_its_place() {
+    fn every_packed_byte_is_read_to_its_offset() {
         let checkpoint = open_seeded(Default::default());
         let path = std::env::temp_dir().join(format!("atlas-packed-{}", std::process::id()));
         let mut writer = Writer::new(File::create(&path).unwrap(), READER.layout, true).unwrap();

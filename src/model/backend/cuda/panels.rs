@@ -6,7 +6,7 @@ use crate::target::Owner;
 use crate::weights::{Bits, Stored};
 use ::host::threads::fill_by_parts;
 
-/// Adjacent bytes of one row.
+/// Adjacent bytes of one row in a panel.
 const RUN_BYTES: usize = 64;
 
 /// A matrix `[n, k]` ready for the device.
@@ -17,17 +17,17 @@ pub struct Panels {
     pub bytes: Vec<u8>,
 }
 
-/// Matrix and row of a row of the panels; None for a row of zeros.
+/// Source of a row of panels: matrix and row; None for a row of zeros.
 type SourceRow = Option<(usize, usize)>;
 
 impl Panels {
-    /// `parts`, with the same `k` and storage, stacked.
+    /// Panels of `parts`, which have the same `k` and storage, stacked.
     pub fn stacked(parts: &[Stored]) -> Panels {
         Panels::new(parts, Order::Stacked, Storage::Panels(parts[0].bits.coding))
     }
 
-    /// Panels of gate and up with eight rows of each in turn, so that one lane gets both of a pair;
-    /// and panels of down.
+    /// Panels of gate and up with eight rows of each in turn, so that one lane gets both numbers of
+    /// a pair; and panels of down.
     pub fn of_expert(matrices: &[Stored]) -> [Panels; 2] {
         let storage = |part: &Stored| Storage::Panels(part.bits.coding).of_experts();
         let (inputs, down) = matrices.split_at(matrices.len() - 1);
@@ -52,7 +52,7 @@ impl Panels {
 }
 
 impl Order {
-    /// The rows of `parts` in their order in the panels, then zeros up to a whole panel.
+    /// Sources of the rows of `parts` in the panels' order, with zeros up to a whole panel.
     fn source_rows(self, parts: &[Stored]) -> Vec<SourceRow> {
         const HALF: usize = PANEL_ROWS / 2;
         let mut rows: Vec<SourceRow> = match self {
@@ -77,7 +77,7 @@ impl Order {
     }
 }
 
-/// Writes the panels of `parts`, with the same `k` and coding, to `out`, whose size is theirs.
+/// Writes the panels of `parts`, which have the same `k` and coding, to `out`, just as long.
 fn fill(parts: &[Stored], order: Order, storage: Storage, out: &mut [u8]) {
     let k = parts[0].k;
     let coding = storage.coding();
@@ -116,7 +116,7 @@ fn fill(parts: &[Stored], order: Order, storage: Storage, out: &mut [u8]) {
 }
 
 /// Cuts the `row_bytes` of each row into runs of `RUN` bytes and puts the runs of a panel's rows
-/// beside each other: `[panel][run][row]`.
+/// side by side: `[panel][run][row]`.
 fn runs<const RUN: usize>(
     parts: &[Stored],
     rows: &[SourceRow],
@@ -144,8 +144,8 @@ fn runs<const RUN: usize>(
     });
 }
 
-/// Puts every fourth word of a run side by side, since one lane takes these. Decoding leaves out no
-/// factor: 1.
+/// Puts every fourth word of a run side by side, since one lane loads these words. Returns the
+/// factor that decoding leaves out: 1, none.
 fn in_lanes(codes: &mut [u8]) -> f32 {
     for run in codes.as_chunks_mut::<RUN_BYTES>().0 {
         let words = *run;
@@ -174,7 +174,7 @@ fn bias(parts: &[Stored], source: SourceRow) -> f32 {
     bias.copied().unwrap_or(0.0)
 }
 
-/// `[panel][block of columns][half of the panel]`, where blocks have scales.
+/// Appends scales of blocks, if there are any: `[panel][block of columns][half of the panel]`.
 fn block_scales(parts: &[Stored], rows: &[SourceRow], left_out: f32, out: &mut [u8]) {
     let blocks = parts[0].k / BLOCK_COLUMNS;
     let mut out = out.as_chunks_mut().0.iter_mut();
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn gate_and_up_take_turns_of_eight_rows() {
+    fn gate_and_up_alternate_by_eight_rows() {
         let part = |code| {
             let bits = Bits {
                 coding: Coding::Nvfp4,

@@ -33,7 +33,7 @@ impl Pieces {
         }
     }
 
-    /// All bytes of all pieces.
+    /// Copies all bytes of all pieces to the host.
     pub fn download(&self, stream: &Stream) -> Result<Vec<u8>, CudaError> {
         let memory = self.memory.borrow();
         let mut all = vec![0; memory.len()];
@@ -47,20 +47,20 @@ impl Pieces {
 }
 
 impl PoolRegion<Pieces> {
-    /// Address of the first element of the layer's part in the first piece; it does not change.
+    /// Address of the first element of the layer's part in the first piece; it never changes.
     pub fn first<T>(&self) -> *mut T {
         let start = self.pool.memory.borrow_mut().as_mut_ptr();
         start.wrapping_add(self.at).cast()
     }
 
-    /// Elements from the layer's part in one piece to that in the next.
+    /// Elements from the layer's part in one piece to its part in the next.
     pub fn stride<T>(&self) -> u32 {
         count(self.stride / size_of::<T>())
     }
 }
 
-/// Fewest threads that hash, read or write bytes of host memory: fewer do not keep up with the
-/// copies.
+/// Smallest number of threads that hash, read or write bytes of host memory: fewer do not keep up
+/// with the copies.
 const ROOM_THREADS_MIN: usize = 4;
 
 /// Number of threads that hash, read or write bytes of host memory. A prompt waits for its
@@ -69,16 +69,16 @@ pub fn copy_threads() -> usize {
     ROOM_THREADS_MIN.max(threads::cores() / 2)
 }
 
-/// Host memory for copies, and threads that work on parts of it meanwhile.
+/// Host memory for copies of pieces, and threads that work on ranges of it meanwhile.
 struct HostCopies {
-    /// Declared before the bytes, so that the threads end before these are freed.
+    /// Threads; declared before the bytes, so that they end before the bytes are freed.
     threads: Pool<()>,
     bytes: PinnedBuf<u8>,
 }
 
 impl HostCopies {
     /// Has a thread work on ranges of the memory. The caller of the executor does not touch these
-    /// until it has the result.
+    /// ranges until it has the result.
     fn with<T: Send + 'static>(
         &mut self,
         ranges: &[Range<usize>],
@@ -90,7 +90,7 @@ impl HostCopies {
         });
         let parts: Vec<(usize, usize)> = parts.collect();
         let (give, come) = mpsc::channel();
-        // Results arrive by the other channel.
+        // Results arrive by another channel, so these are dropped.
         while self.threads.take().is_some() {}
         self.threads.run(move || {
             let start = ptr::with_exposed_provenance_mut::<u8>;
@@ -104,14 +104,14 @@ impl HostCopies {
 }
 
 impl Drop for HostCopies {
-    /// Waits for all threads, since the memory that they use is freed after this.
+    /// Waits for all threads, since the memory that they use is freed afterwards.
     fn drop(&mut self) {
         while self.threads.wait().is_some() {}
     }
 }
 
-/// Regions whose parts of a piece one copy moves, with their offsets in the first piece: adjacent
-/// in host memory, of equal length and at equal distances in a pool.
+/// Regions whose parts of a piece are moved by one copy: adjacent in host memory, of equal length
+/// and at equal distances in a pool.
 struct InOrder<'a>(&'a [PoolRegion<Pieces>]);
 
 impl<'a> Iterator for InOrder<'a> {
@@ -141,17 +141,17 @@ impl<'a> Iterator for InOrder<'a> {
     }
 }
 
-/// Copies in their own stream, which operations do not wait for.
+/// Copies of pieces in a stream of their own, which operations do not wait for.
 pub struct Copies {
     host: Option<HostCopies>,
     stream: Stream,
-    /// Event in the stream of operations, which later copies wait for.
+    /// Event in the stream of operations, which copies queued after it wait for.
     made: Event,
-    /// Events after copies under way, the oldest first, and the number of copies complete by each.
+    /// Events after running copies, the oldest first, and the number of copies complete by each.
     ends: VecDeque<(Event, u64)>,
     /// Events to be reused.
     spare: Vec<Event>,
-    /// Parts of the next queued copies.
+    /// Batch of copies that is queued next.
     batch: CopyBatch,
     started: u64,
     done: u64,
@@ -193,8 +193,8 @@ impl Copies {
 
     pub fn sums(&mut self, ranges: &[Range<usize>]) -> Receiver<Vec<Sum>> {
         self.taken().with(ranges, |parts| {
-            // SAFETY: the memory lives until `drop` has seen the end of this work, and nobody
-            // writes to a range before its checksum is there.
+            // SAFETY: the memory lives until `drop` has waited for this work, and nobody writes to
+            // a range before its checksum has arrived.
             let sums = parts.into_iter().map(|part| sum(unsafe { &*part }));
             sums.collect()
         })
@@ -203,8 +203,8 @@ impl Copies {
     pub fn fill(&mut self, range: Range<usize>, bytes: Vec<u8>) -> Receiver<()> {
         self.taken().with(&[range], move |parts| {
             for part in parts {
-                // SAFETY: the memory lives as for checksums; nobody else uses the range before this
-                // work is reported.
+                // SAFETY: the memory lives until `drop` has waited for this work; nobody else uses
+                // the range before the result has arrived.
                 unsafe { &mut *part }.copy_from_slice(&bytes);
             }
         })
@@ -213,14 +213,14 @@ impl Copies {
     pub fn copy_out(&mut self, range: Range<usize>) -> Receiver<Vec<u8>> {
         self.taken().with(&[range], |parts| {
             let mut bytes = vec![];
-            // SAFETY: as of `sums`.
+            // SAFETY: the memory lives until `drop` has waited for this; nobody writes meanwhile.
             let parts = parts.into_iter().map(|part| unsafe { &*part });
             parts.for_each(|part| bytes.extend_from_slice(part));
             bytes
         })
     }
 
-    /// Queues copies after the work that is in the stream of operations.
+    /// Queues copies after all work in the stream of operations.
     fn queue(
         &mut self,
         device: &Device,
@@ -247,8 +247,8 @@ impl Copies {
                 host = rest;
             }
         }
-        // SAFETY: the caller of the executor leaves its ranges of host memory and the pieces alone
-        // until it hears that the copies are done; they live until `Cuda` waits for the stream.
+        // SAFETY: the caller of the executor leaves the ranges of host memory and the pieces alone
+        // until it learns that the copies are done; both live until `Cuda` waits for the stream.
         unsafe { self.batch.queue(&self.stream)? };
         self.started += copies.len() as u64;
         let end = match self.spare.pop() {

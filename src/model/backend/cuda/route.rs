@@ -13,31 +13,31 @@ use crate::target::{self, MOE_ROWS, Moe};
 use crate::weights::WeightsError;
 use step::executor::DeviceError;
 
-/// Elements of the widest row: those of all its experts together.
+/// Elements of a row's widest tensor: the results at all of the row's experts together.
 pub const WIDEST_ROW: usize = Moe::ASSIGNED * most(Moe::WIDTH, Moe::INTERMEDIATE);
 /// Length of the longest row of experts' matrices.
 pub const LONGEST: usize = Moe::INTERMEDIATE;
-/// Assignments of all rows to experts, the shared one included.
+/// Number of assignments of a step's rows to experts, the shared one included.
 const ASSIGNMENTS: usize = ROWS_MAX * Moe::ASSIGNED;
-/// Rows sorted by expert, one an assignment; each expert's are whole groups.
+/// Number of rows sorted by expert, one an assignment; those of each expert are whole groups.
 const SORTED_ROWS: usize = (ASSIGNMENTS + (OPERAND_ROWS - 1) * least(ASSIGNMENTS, Moe::ALL))
     .next_multiple_of(OPERAND_ROWS);
-/// Elements that blocks of one launch pass on: activations of experts of few rows, then the choices
-/// of the rows.
+/// Elements that blocks of one launch pass to each other: activations of few rows at their experts,
+/// then the rows' choices of experts.
 const RELAY: usize = (MOE_ROWS + 1) * Moe::ASSIGNED * Moe::INTERMEDIATE;
-/// Byte that fills `relay` between launches: as F32 it is a NaN that no arithmetic gives, and no
-/// valid choice.
+/// Byte that fills `relay` between launches: as F32 a NaN that no arithmetic gives, and not the id
+/// of an expert.
 const NOT_YET: u8 = 0xff;
 /// Bytes of the plan of `experts`: tiles of 16 bytes, two numbers for each sorted row, and the
 /// counts of tiles, sorted rows and tiles taken.
 const PLAN_BYTES: usize = (SORTED_ROWS * (16 + 2 * 4) + 12).next_multiple_of(16);
-/// Bytes of the NVFP4 rows and sorted rows of `experts`, as operands of block-scaled instructions.
+/// Bytes of `experts`' NVFP4 operands, rows and activations, for block-scaled instructions.
 const BLOCK_SCALED_BYTES: usize = if Moe::ROWS_NVFP4 {
     nvfp4_bytes(ROWS_MAX, Moe::WIDTH) + nvfp4_bytes(SORTED_ROWS, Moe::INTERMEDIATE)
 } else {
     0
 };
-/// Bytes of the operands that experts' matrices are multiplied with.
+/// Bytes of the operands of products with experts' matrices.
 pub const OPERAND_BYTES: usize = most(
     BLOCK_SCALED_BYTES,
     if target::OPERANDS {
@@ -51,7 +51,7 @@ pub const OPERAND_BYTES: usize = most(
 const VECTOR_BYTES: usize = 16;
 
 /// Bytes of rows of E2M1 with an E4M3 scale for each 16 columns and an F32 for each row; a multiple
-/// of a thread's vectors.
+/// of `VECTOR_BYTES`.
 const fn nvfp4_bytes(rows: usize, width: usize) -> usize {
     (rows * (width / 2 + width / 16 + size_of::<f32>())).next_multiple_of(VECTOR_BYTES)
 }
@@ -59,16 +59,16 @@ const fn nvfp4_bytes(rows: usize, width: usize) -> usize {
 /// Memory that experts need while they run.
 pub struct Workspace {
     plan: DeviceBuf<u8>,
-    /// `[SORTED_ROWS][INTERMEDIATE]` F32, or F16 operands in half of the memory.
+    /// Activations, `[SORTED_ROWS][INTERMEDIATE]` F32, or F16 operands in half of the memory.
     act: DeviceBuf<f32>,
-    /// `[SORTED_ROWS][WIDTH / 2]` pairs of F16.
+    /// Results of experts, `[SORTED_ROWS][WIDTH / 2]` pairs of F16.
     results: DeviceBuf<u32>,
-    /// `[MOE_ROWS + 1][ASSIGNED][INTERMEDIATE]`, `NOT_YET` between launches.
+    /// Values passed between a launch's blocks, `[MOE_ROWS + 1][ASSIGNED][INTERMEDIATE]` (`RELAY`).
     relay: DeviceBuf<f32>,
 }
 
 impl Workspace {
-    /// Bytes of its buffers, and of those of a `Routing`.
+    /// Bytes of each buffer of the workspace, and of a `Routing`.
     pub const BYTES: [usize; 6] = {
         const NUMBER: usize = size_of::<f32>();
         [
@@ -84,7 +84,7 @@ impl Workspace {
     pub fn new(device: &Device, stream: &Stream) -> Result<Workspace, DeviceError> {
         let mut relay = memory::buffer(device, RELAY)?;
         relay.fill_bytes(NOT_YET, stream).map_err(refused)?;
-        // Sums read only written parts of it, but `initcheck` does not see writes by bulk copies.
+        // Sums read only written elements, but `initcheck` does not see writes by bulk copies.
         let mut results = memory::buffer(device, SORTED_ROWS * Moe::WIDTH / 2)?;
         results.fill_bytes(0, stream).map_err(refused)?;
         Ok(Workspace {
@@ -99,13 +99,13 @@ impl Workspace {
 /// The experts of one layer, the shared one last, stored one after the other.
 pub struct Experts {
     storage: Storage,
-    /// Gate and up of each expert.
+    /// Gate and up matrices of all experts.
     pub gate_up: DeviceBuf<u8>,
-    /// Down of each expert.
+    /// Down matrices of all experts.
     pub down: DeviceBuf<u8>,
 }
 
-/// Chosen experts, the shared one last, and their weights: `[ASSIGNMENTS]` each.
+/// Chosen experts of each row, the shared one last, and their weights: `[ASSIGNMENTS]` each.
 pub struct Routing {
     rows: usize,
     chosen: DeviceBuf<u32>,
@@ -128,7 +128,7 @@ impl Cuda {
     }
 }
 
-/// Pointer to corrections or scales by expert; null if the shape has none.
+/// Pointer to corrections or scales by expert; null if the shape has neither.
 fn numbers_of(per_expert: Option<&Vector>) -> *const f32 {
     let has_some = Moe::SCALED || Moe::SIGMOID;
     let elements = per_expert.map(|of| of.0.len());
@@ -136,7 +136,7 @@ fn numbers_of(per_expert: Option<&Vector>) -> *const f32 {
     per_expert.map_or(ptr::null(), |of| of.0.as_ptr())
 }
 
-/// Pointer to which sums of `rows` rows are added: rows of a step, or latents.
+/// Pointer to the tensor that sums of `rows` rows are added to: rows of a step, or latents.
 fn sums_of(to: &mut Tensor, rows: usize) -> *mut f32 {
     assert!(Moe::LATENT || (to.rows, to.width) == (rows, Moe::WIDTH));
     to.shape(rows, Moe::WIDTH)
@@ -188,7 +188,7 @@ impl Route<Moe> for Cuda {
         routing.rows = logits.rows;
         let (rows, per_expert) = (count(logits.rows), numbers_of(per_expert));
         let (chosen, weights) = (routing.chosen.as_mut_ptr(), routing.weights.as_mut_ptr());
-        // SAFETY: shapes are checked; a routing has memory for ROWS_MAX rows.
+        // SAFETY: shapes are checked; a routing suffices for ROWS_MAX rows.
         self.queue.launch("route", |stream| unsafe {
             ops::atlas_route(logits.as_ptr(), per_expert, chosen, weights, rows, stream)
         });
@@ -198,9 +198,9 @@ impl Route<Moe> for Cuda {
         assert_eq!((x.rows, x.width), (routing.rows, Moe::WIDTH));
         let to = sums_of(to, x.rows);
         let (rows, operands) = x.as_factor(&mut self.operands);
-        // SAFETY: shapes are checked; the scratch has memory for ROWS_MAX rows; both
-        // arrays hold all experts' matrices in panels of their storage; kernels that take rounded
-        // rows write no operands.
+        // SAFETY: shapes are checked; the workspace suffices for ROWS_MAX rows; both arrays have
+        // all experts' matrices in panels of their storage; kernels that take rounded rows write no
+        // operands.
         self.queue.launch("experts", |stream| unsafe {
             ops::atlas_experts(
                 rows,
@@ -236,8 +236,8 @@ impl Route<Moe> for Cuda {
         assert_eq!((logits.rows, logits.width), (rows, Moe::LOGITS));
         assert_eq!(x.width, Moe::WIDTH);
         let to = sums_of(to, rows);
-        // SAFETY: shapes are checked; the scratch has memory for the results of the rows; both
-        // arrays hold all experts' matrices in panels of their storage.
+        // SAFETY: shapes are checked; the workspace suffices for the rows' assignments; both arrays
+        // have all experts' matrices in panels of their storage.
         self.queue.launch("moe", |stream| unsafe {
             ops::atlas_moe(
                 x.as_ptr(),

@@ -10,31 +10,30 @@ use crate::shapes::{Attention as _, PageGroup};
 use crate::target::{MAX_CONTEXT, MAX_SEQUENCES, PAGE, each_attention};
 use step::executor::{DeviceError, Draw, Slot, Snapshot, UNIFORMS};
 
-/// Rows of a chunk of `conv_silu`: what a thread loads at once.
+/// Rows of a chunk of `conv_silu`: as many as a thread loads at once.
 const CHUNK_ROWS: usize = 16;
-/// Number that stands for no slot in lists of slots (`cuda/base/types.cuh`).
+/// Number in lists of slots that means no slot (`cuda/base/types.cuh`).
 const NO_SLOT: Slot = Slot(u32::MAX);
-/// Most whole cells of a step of `rows` rows.
+/// Largest number of whole cells of a step of `rows` rows.
 pub const fn cells_of(rows: usize) -> usize {
     rows / CELL + MAX_SEQUENCES
 }
-/// Query rows of a tile of `attend`, as many as an instruction takes; the heads of a group are
-/// rows.
+/// Query rows of a tile of `attend`, an instruction's: a token has one for each head of its group.
 const TILE_ROWS: usize = 16;
 /// Query rows of a tile of cells.
 const CELL_TILE_ROWS: usize = 128;
 /// Number of attention shapes.
 pub const SHAPES: usize = each_attention![A => A::GROUP].len();
-/// Tokens of a full tile, of each attention shape.
+/// Tokens of a full tile, by attention shape.
 const TILE_TOKENS: [usize; SHAPES] = each_attention![A => TILE_ROWS / A::TOGETHER];
-/// Tokens of a full tile of cells, of each attention shape.
+/// Tokens of a full tile of cells, by attention shape.
 const CELL_TILE_TOKENS: [usize; SHAPES] = each_attention![A => CELL_TILE_ROWS / A::TOGETHER];
 
-/// F32 numbers of the parameters by which the device draws a sequence's tokens: five, then uniform
-/// ones in [0, 1).
+/// F32 numbers of a sampling rule by which the device draws a sequence's tokens: five parameters,
+/// then uniform random numbers in [0, 1).
 const RULE: usize = 5 + UNIFORMS;
 
-/// Position of a list in the buffer and its length, in numbers; 16-byte aligned.
+/// Position and length, in numbers, of a list in the buffer; 16-byte aligned.
 #[derive(Clone, Copy)]
 struct Section {
     start: usize,
@@ -50,7 +49,7 @@ impl Section {
     }
 }
 
-/// Lists of the tiles of an attention shape: of cells, and of other rows.
+/// Positions of the tile lists of an attention shape: of cells, and of other rows.
 #[derive(Clone, Copy)]
 struct TileSections {
     cells: Section,
@@ -58,7 +57,7 @@ struct TileSections {
 }
 
 impl TileSections {
-    /// Lists of the attention shape with index `shape`, in steps of at most `rows` rows.
+    /// Positions of the tile lists of attention shape `shape`, in steps of at most `rows` rows.
     const fn after(previous: Section, rows: usize, shape: usize) -> TileSections {
         let cells = rows / CELL_TILE_TOKENS[shape] + MAX_SEQUENCES;
         let cells = Section::after(previous, 4 * cells);
@@ -70,19 +69,19 @@ impl TileSections {
 }
 
 /// Makes the layout of the lists of rows: comment, name (also of the method that returns the list's
-/// address on the device), and its numbers in steps of at most `rows` rows.
+/// address on the device), and the count of the list's numbers in steps of at most `rows` rows.
 macro_rules! lists {
     ($rows:ident; $($(#[doc = $doc:literal])* $name:ident: $numbers:expr,)*) => {
         /// Positions of the lists of a step.
         #[derive(Clone, Copy)]
         struct Layout {
             $($name: Section,)*
-            /// For each row, where its sequence's block table begins, less the pages left out
-            /// before it; by page group.
+            /// Lists of where the block table of each row's sequence begins, less the pages left
+            /// out before it; by page group.
             tables: [Section; PAGE_GROUPS],
-            /// Lists of each attention shape.
+            /// Tile lists of each attention shape.
             tiles: [TileSections; SHAPES],
-            /// The last list, because a copy ends with the pages in use.
+            /// List of pages, the last one, because a copy ends with the pages in use.
             pages: Section,
         }
 
@@ -123,24 +122,23 @@ lists! { rows;
     /// State that each row reads; for the rows of a cell, the one that the cell's first row reads.
     source_slots: rows,
     slots: rows,
-    /// Rows before the snapshot of each row's sequence; 0 if there is none.
+    /// Number of rows before the snapshot of each row's sequence; 0 if there is no snapshot.
     snapshot_rows: rows,
     snapshot_slots: rows,
-    /// State that is written after each row, without the last row of its sequence; `NO_SLOT` if
-    /// none.
+    /// State that is written after each row but the last of its sequence; `NO_SLOT` if none.
     draft_states: rows,
     /// Whether each row is in a cell.
     in_cells: rows,
     wanted_rows: ENDS_MAX,
-    /// One number: whether the device draws the tokens of predictions.
+    /// Flag, one number: whether the device draws the tokens of predictions.
     accepts: 1,
     span_list: 2 * ENDS_MAX,
     cell_list: 2 * cells_of(rows),
     run_list: 2 * MAX_SEQUENCES,
     chunk_list: 4 * (rows / CHUNK_ROWS + ENDS_MAX),
-    /// First positions of rows of drafts.
+    /// Position of each row of a draft batch before predictions advance `positions`.
     starts: ENDS_MAX,
-    /// Parameters by which the device draws the tokens of rows of drafts, `RULE` each, bits of F32.
+    /// Sampling rules of the rows of a draft batch, `RULE` numbers each, bits of F32.
     rules: RULE * ENDS_MAX,
 }
 
@@ -153,7 +151,7 @@ impl Layout {
         }
     }
 
-    /// Numbers in all lists.
+    /// Count of the numbers in all lists.
     const fn numbers(&self) -> usize {
         self.pages.start + self.pages.len
     }
@@ -162,44 +160,44 @@ impl Layout {
 const REPLIES: Layout = Layout::of(ENDS_MAX);
 const LARGEST: Layout = Layout::of(ROWS_MAX);
 
-/// Rows, sequences and wanted rows of a batch.
+/// Counts of a batch's rows, sequences and wanted rows.
 type Shape = [usize; 3];
 
 fn shape_of(batch: &Batch) -> Shape {
     [batch.rows(), batch.spans().len(), batch.wanted().len()]
 }
 
-/// Numbers of the tiles of an attention shape.
+/// Counts of the tiles of an attention shape.
 #[derive(Clone, Copy, Default)]
 struct TileCounts {
     cells: usize,
     others: usize,
 }
 
-/// Tiles of a step, for an attention shape.
+/// Tiles of a step's rows, for an attention shape.
 pub struct Tiles {
-    /// Rows that cells take.
+    /// Tiles of the rows that are in cells.
     pub cells: TileList,
     /// Tokens of a full tile in `cells`.
     pub cell_tokens: usize,
-    /// Rows outside of cells.
+    /// Tiles of the rows outside of cells.
     pub others: TileList,
 }
 
-/// Tiles of some rows.
+/// List of tiles on the device.
 pub struct TileList {
     pub list: *const u32,
     pub count: usize,
 }
 
-/// Batches that operations read: a step's, and that of the predictions after the first one.
+/// Batches that operations read: that of a step, and that of the predictions after the first one.
 pub struct Steps {
     pub now: Step,
     pub drafts: Step,
 }
 
 impl Steps {
-    /// Bytes of both batches on the device.
+    /// Bytes of each batch on the device.
     pub const BYTES: [usize; 2] = [
         LARGEST.numbers() * size_of::<u32>(),
         REPLIES.numbers() * size_of::<u32>(),
@@ -212,10 +210,10 @@ impl Steps {
         })
     }
 
-    /// The step whose batch is `batch`.
+    /// The device's copy of `batch`.
     ///
     /// # Panics
-    /// If it was begun with a batch of another shape.
+    /// If the last begun batch of its kind had another shape.
     pub fn of(&self, batch: &Batch) -> &Step {
         let step = match batch.is_of_drafts() {
             true => &self.drafts,
@@ -234,7 +232,7 @@ impl Steps {
         }
     }
 
-    /// Notes that the stream has passed all copies.
+    /// Notes that the stream has passed the copies of both batches.
     pub fn passed(&mut self) {
         (self.now.begun, self.drafts.begun) = (false, false);
     }
@@ -245,20 +243,20 @@ pub struct Step {
     device: DeviceBuf<u32>,
     host: PinnedBuf<u32>,
     layout: &'static Layout,
-    /// Shape of its batch, if there was one.
+    /// Shape of the batch that was begun last, if there was one.
     shape: Option<Shape>,
     /// Whether the device is lost, so that nothing is launched any more.
     lost: bool,
-    /// Whether the batch's copy may still be under way.
+    /// Whether the copy of the batch may still be running.
     pub begun: bool,
-    /// Spans whose rows `gated_delta` takes one by one.
+    /// Number of spans whose rows `gated_delta` takes one by one.
     pub spans: usize,
     pub cells: usize,
-    /// Sequences that have cells.
+    /// Number of sequences that have cells.
     pub runs: usize,
     pub chunks: usize,
     tiles: [TileCounts; SHAPES],
-    /// Rows that are in no cell.
+    /// Number of rows that are in no cell.
     pub one_by_one: usize,
 }
 
@@ -281,7 +279,7 @@ impl Step {
         })
     }
 
-    /// Takes over the batch, and starts its copy.
+    /// Converts the batch to lists, and starts their copy to the device.
     ///
     /// # Safety
     /// The stream has passed the copy of the previous batch.
@@ -317,17 +315,17 @@ impl Step {
         }
     }
 
-    /// Takes no more batches: the device is lost, and nothing is launched any more.
+    /// Takes no more batches, since the device is lost, and nothing is launched any more.
     pub fn lose(&mut self) {
         self.lost = true;
     }
 
-    /// Takes over which rows `batch` wants; the device has listed them itself.
+    /// Notes which rows `batch` wants; the device has listed these rows itself.
     pub fn want(&mut self, batch: &Batch) {
         self.shape = Some(shape_of(batch));
     }
 
-    /// Writes a list; returns its length.
+    /// Writes the numbers of a list; returns their count.
     fn put(&mut self, section: Section, values: impl Iterator<Item = u32>) -> usize {
         let list = &mut self.host[section.start..][..section.len];
         let mut count = 0;
@@ -338,9 +336,9 @@ impl Step {
         count
     }
 
-    /// Pads lists with entries that have no rows to the lengths of a step of `rows` sequences with
-    /// one row each, so that what is recorded for `rows` rows fits any such step. The list of
-    /// wanted rows is padded with row 0.
+    /// Pads lists with entries without rows to the lengths of a step of `rows` sequences with one
+    /// row each, so that operations recorded for `rows` rows fit any such step. The list of wanted
+    /// rows is padded with row 0.
     fn pad(&mut self, rows: usize) {
         let layout = self.layout;
         let wanted = self.shape.expect("a batch was taken over")[2];
@@ -371,7 +369,7 @@ impl Step {
         }
     }
 
-    /// Writes the pages in use of every sequence, and what its rows have in common.
+    /// Writes the pages in use of every sequence, and the numbers that its rows share.
     fn put_pages(&mut self, batch: &Batch) -> usize {
         let mut end = 0;
         for span in batch.spans() {
@@ -382,8 +380,8 @@ impl Step {
             self.fill(self.layout.in_cells, &span.one_by_one(), 0);
         }
         if PAGE_GROUPS > 1 {
-            // After the lists of whole contexts: a windowed table begins in front of its list by
-            // the pages left out, which must not be before the buffer.
+            // Windowed tables come after those of whole contexts: a windowed table begins, by the
+            // pages left out, in front of its list, which must not be before the buffer.
             for span in batch.spans() {
                 end += self.put_table(batch, span, PageGroup::Window, end);
             }
@@ -391,8 +389,7 @@ impl Step {
         end
     }
 
-    /// Writes the pages of a sequence in a group, from number `at` of the list on; returns how many
-    /// they are.
+    /// Writes the pages of a sequence in a group, from number `at` on; returns their count.
     fn put_table(&mut self, batch: &Batch, span: &SeqSpan, group: PageGroup, at: usize) -> usize {
         let table = batch.table(span, group);
         let used = (span.start + span.rows.len()).div_ceil(PAGE) - table.first;
@@ -422,7 +419,7 @@ impl Step {
         self.fill(layout.snapshot_slots, rows, snapshot.slot.0);
     }
 
-    /// Writes the states that are written after rows, without the last row.
+    /// Writes the states that are written after rows, but for the last row.
     fn put_draft_states(&mut self, span: &SeqSpan, draft_states: &[Slot]) {
         self.fill(self.layout.draft_states, &span.rows, NO_SLOT.0);
         let list = &mut self.host[self.layout.draft_states.start + span.rows.start..];
@@ -439,12 +436,12 @@ impl Step {
         self.device.as_ptr().wrapping_add(section.start)
     }
 
-    /// Address of the list of where the block table of each row's sequence begins in `pages`.
+    /// Address of the list of where each row's sequence's block table begins in `pages`.
     pub fn table_starts(&self, group: PageGroup) -> *const u32 {
         self.at(self.layout.tables[group as usize])
     }
 
-    /// Whether a row is computed in a cell, together with its neighbours, and not one by one.
+    /// Whether a row is computed in a cell, together with its neighbours.
     pub fn is_in_cell(&self, row: usize) -> bool {
         self.host[self.layout.in_cells.start..][row] != 0
     }
@@ -469,13 +466,13 @@ impl Step {
         self.at(self.layout.pages)
     }
 
-    /// Tokens and wanted rows of a step; predictions after it overwrite these.
+    /// Addresses of tokens and wanted rows of a step, which predictions after it overwrite.
     pub fn replaced(&mut self) -> [*mut u32; 2] {
         let layout = self.layout;
         [layout.tokens, layout.wanted_rows].map(|list| self.at_mut(list))
     }
 
-    /// Starts, tokens, positions and tiles of rows of drafts; predictions advance these.
+    /// Starts, tokens, positions and tiles of a draft batch, which predictions advance.
     pub fn moved_on(&mut self) -> [*mut u32; 4] {
         let layout = self.layout;
         let others = layout.tiles[0].others;
@@ -488,7 +485,7 @@ impl Step {
     }
 }
 
-/// Parameters by which the device draws a sequence's tokens, as bits of F32.
+/// Numbers of a sampling rule of the device, as bits of F32.
 fn rule(draw: &Draw) -> impl Iterator<Item = u32> {
     let (top_k, position) = (draw.top_k as f32, draw.position as f32);
     let narrowed = [draw.temperature, top_k, draw.top_p, draw.min_p, position];
@@ -500,7 +497,7 @@ fn numbers(values: &[usize]) -> impl Iterator<Item = u32> {
     values.iter().map(|&value| value as u32)
 }
 
-/// First row of a span outside of cells, and how many there are, if any.
+/// First row of a span outside of cells, and the number of such rows, if there are any.
 fn one_by_one(span: &SeqSpan) -> impl Iterator<Item = u32> {
     let rows = span.one_by_one();
     let left = (!rows.is_empty()).then(|| [rows.start, rows.len()]);
@@ -528,7 +525,7 @@ fn runs(spans: &[SeqSpan]) -> impl Iterator<Item = u32> {
     runs.flatten().map(|number| number as u32)
 }
 
-/// First row and number of rows of each chunk, then those of its sequence.
+/// First row and number of rows of each chunk, then first row and number of rows of its sequence.
 fn chunks(span: &SeqSpan) -> impl Iterator<Item = u32> {
     let (first, end) = (span.rows.start, span.rows.end);
     let starts = span.rows.clone().step_by(CHUNK_ROWS);
@@ -538,7 +535,7 @@ fn chunks(span: &SeqSpan) -> impl Iterator<Item = u32> {
     })
 }
 
-/// For each tile of some rows: first row, number of rows, index of the first row among all, and
+/// Numbers of each tile: first row, number of rows, index of the first row among all rows, and
 /// first position of its sequence in the step.
 fn tiles(
     parts: impl Iterator<Item = (Range<usize>, usize)>,

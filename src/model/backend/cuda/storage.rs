@@ -6,15 +6,15 @@ use crate::target::{BIASED, Coding, Format, Owner};
 
 /// Rows of a panel.
 pub const PANEL_ROWS: usize = 16;
-/// Columns of a panel whose scales are stored together.
+/// Columns of a panel whose scales are stored together as a block.
 pub const BLOCK_COLUMNS: usize = 128;
 
 /// Layout of weights on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Storage {
-    /// Panels of `cuda/tile/panels.cuh`.
+    /// Panels as in `cuda/tile/panels.cuh`.
     Panels(Coding),
-    /// NVFP4 of `cuda/tile/fp4.cuh`, for products with rows that are rounded to NVFP4 too.
+    /// NVFP4 as in `cuda/tile/fp4.cuh`, for products with rows that are rounded to NVFP4 too.
     BlockScaled,
 }
 
@@ -26,7 +26,7 @@ impl Storage {
         Storage::Panels(format.coding())
     }
 
-    /// Value of `format` in `ffi/ops.toml`.
+    /// Number of the storage, the value of `format` in `ffi/ops.toml`.
     pub const fn number(self) -> u32 {
         const BLOCK_SCALED: u32 = 31;
         match self {
@@ -45,7 +45,7 @@ impl Storage {
         format!("cuda-{name}")
     }
 
-    /// Storage of experts' weights where other matrices of the same coding have this one.
+    /// Storage of experts' weights where other matrices of the same coding have `self`.
     pub const fn of_experts(self) -> Storage {
         match self {
             Storage::Panels(Coding::Nvfp4) if ROWS_NVFP4 => Storage::BlockScaled,
@@ -80,7 +80,7 @@ impl Storage {
         }
     }
 
-    /// F32 numbers of `rows` rows: factors beside their scales, then biases.
+    /// Count of F32 numbers of `rows` rows: factors beside their scales, then biases.
     pub const fn factors(self, rows: usize, k: usize) -> usize {
         let biases = if BIASED { rows } else { 0 };
         self.coding().factors_of(rows, k) + biases
@@ -90,14 +90,14 @@ impl Storage {
 /// Order in which the rows of several matrices form one matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// One matrix after the other.
+    /// Rows of one matrix after the rows of the other.
     Stacked,
     /// Eight rows of each of two matrices in turn.
     Interleaved,
 }
 
 impl Order {
-    /// Order of the rows of the `inputs` matrices whose results make an expert's activations.
+    /// Order of the rows of the `inputs` matrices that make the inputs of an expert's activation.
     pub const fn of_inputs(inputs: usize) -> Order {
         match inputs {
             1 => Order::Stacked,

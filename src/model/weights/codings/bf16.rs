@@ -1,4 +1,4 @@
-//! BF16, which the device holds as F16.
+//! BF16 weights, which the GPU stores as F16.
 
 use super::*;
 
@@ -33,7 +33,7 @@ impl Codec for Bf16 {
         Bits::new(Coding::Bf16, codes, Vec::new(), Factors::default())
     }
 
-    /// Converts BF16 to F16, in vector instructions.
+    /// Converts BF16 to F16; the compiler makes vector instructions of the loop.
     fn order(&self, codes: &mut [u8]) -> f32 {
         fill_by_parts(codes.as_chunks_mut::<2>().0, 1, |_, codes| {
             for code in codes {
@@ -79,7 +79,7 @@ fn read_narrow(rows: &MatrixRows<'_>, codes: &mut [u8]) -> Result<(), WeightsErr
     Ok(())
 }
 
-/// The F16 of a BF16 below 2^16; loading refuses others. From 2^-17 on it is the same number;
+/// The F16 of a BF16 below 2^16; loading refuses others. From 2^-17 on both are the same number;
 /// below, the nearest multiple of 2^-24, ties to even.
 #[inline(always)]
 fn f16(bf16: u16) -> u16 {
@@ -87,7 +87,7 @@ fn f16(bf16: u16) -> u16 {
     let magnitude = bf16 & 0x7fff;
     // The exponent's bias is 112 smaller in F16, the mantissa three bits longer.
     let normal = magnitude.wrapping_sub(112 << 7) << 3;
-    // The last bit of a number from 0.5 to 1 is worth 2^-24: adding rounds to it.
+    // The last bit of a number from 0.5 to 1 is worth 2^-24, so the addition rounds to it.
     let subnormal = (f32::from_bits(u32::from(magnitude) << 16) + 0.5).to_bits() as u16;
     let is_normal = magnitude >= SMALLEST_NORMAL;
     (if is_normal { normal } else { subnormal }) | bf16 & 0x8000

@@ -2,11 +2,11 @@
 
 use super::*;
 
-/// Bits of codes of drawn weights that are set, and those that are drawn: below 1, and never NaN.
+/// Bits of drawn codes: those always set, and those drawn; codes are below 1 and never NaN.
 pub const DRAWN: (u8, u8) = (0, 0xb7);
-/// Magnitude that the first scale gives to a block's largest weight; up to 464 is rounded to 448.
+/// Value to which the first tried scale brings a block's largest weight; rounded to 448.
 const FIRST: f32 = 464.0;
-/// Number of scales that are tried after the first, over an octave and a little.
+/// Number of scales that are tried after the first one, over an octave and a little.
 const TRIED: u32 = 34;
 /// Step between two scales in the bits of an F32: 32 to an octave.
 const STEP: u32 = 1 << 18;
@@ -89,7 +89,7 @@ impl Codec for Fp8 {
     }
 }
 
-/// Scale of a block, given by its rows.
+/// Scale of the least error of a block, given by its rows.
 fn scale_of<'a>(block: impl Iterator<Item = &'a [f32]> + Clone) -> f32 {
     let rows = block.clone().map(largest);
     let most = rows.fold(LEAST, f32::max) / FIRST;
@@ -104,11 +104,11 @@ fn scale_of<'a>(block: impl Iterator<Item = &'a [f32]> + Clone) -> f32 {
     })
 }
 
-/// Columns 0 and 1 into the low and high half of a word, each as an F16 holds it: the sign in bit
-/// 15, exponent and mantissa in bits 13 .. 7. Columns 2 and 3 into the bits that are left: the sign
-/// in bit 14, the rest in bits 6 .. 0.
+/// Reorders the codes of four columns. Columns 0 and 1 go into the low and high half of a word,
+/// each as an F16 has it: the sign in bit 15, exponent and mantissa in bits 13 .. 7. Columns 2 and
+/// 3 go into the bits that are left: the sign in bit 14, the rest in bits 6 .. 0.
 pub fn word(word: u32) -> u32 {
-    // A byte in each half of a word.
+    // Combines two bytes to a word, one in each half.
     let halves = |low: u32, high: u32| low & 0xff | (high & 0xff) << 16;
     let of_both = |halves: u32, bits: u32| halves & (bits | bits << 16);
     let (whole, between) = (halves(word, word >> 8), halves(word >> 16, word >> 24));

@@ -1,5 +1,5 @@
-//! Codings of weights on the host, one file each: their values, and how they are read, rounded,
-//! drawn and laid into panels. A new one is a row of the manifest's table, a file here and one
+//! Codings of weights on the host, one file each: their values, and how weights are read, rounded,
+//! drawn and laid into panels. A new coding is a row of the manifest's table, a file here and one
 //! beside `cuda/tile/codings.cuh`, and a line in the list of each side.
 
 mod bf16;
@@ -22,7 +22,7 @@ use super::stored::{Bits, Factors};
 use crate::target::Purpose::{Divisor, Elements, Factor, Scales};
 use crate::target::{Coding, FP8_BLOCK, Format, MXFP4_GROUP, NVFP4_GROUP, Piece};
 
-/// Rows of `k` weights to be rounded, and the largest magnitude of the whole matrix.
+/// Rows of `k` exact weights that are to be rounded, and the largest magnitude of the whole matrix.
 pub struct Exact<'a> {
     pub weights: &'a [f32],
     pub k: usize,
@@ -33,19 +33,19 @@ pub struct Exact<'a> {
 pub trait Chance {
     fn bytes(&mut self, count: usize, range: RangeInclusive<u8>) -> Vec<u8>;
 
-    /// BF16 numbers of `-scale .. scale`.
+    /// Random BF16 numbers in `-scale .. scale`.
     fn bf16(&mut self, count: usize, scale: f32) -> Vec<f32>;
 }
 
 /// Factors of the rows that were read or rounded.
 type Filled = Result<Factors, WeightsError>;
 
-/// A coding. Reading and rounding fill codes and scales that are exactly as long as needed.
+/// A coding of weights. Reading and rounding fill codes and scales of exactly the needed length.
 pub trait Codec: Sync {
     /// Appends rows of `k` weights as exact F32.
     fn values(&self, from: Bits<&[u8]>, k: usize, out: &mut Vec<f32>);
 
-    /// Reads rows of the checkpoint.
+    /// Reads rows of the checkpoint's tensors into codes and scales.
     fn read(&self, rows: &MatrixRows<'_>, codes: &mut [u8], scales: &mut [u8]) -> Filled;
 
     /// Rounds rows of weights, with the scales of the least error.
@@ -57,11 +57,11 @@ pub trait Codec: Sync {
     /// of `gain / sqrt(columns)`.
     fn draw(&self, piece: &Piece, columns: usize, gain: f32) -> Numbers;
 
-    /// Random bits of a matrix `[n, k]`, in a format, as loading would accept them.
+    /// Random bits of a matrix `[n, k]` in a format, such as loading accepts.
     fn sample(&self, format: Format, n: usize, k: usize, chance: &mut dyn Chance) -> Bits;
 
-    /// Puts codes of whole words into the order in which the device decodes them. Returns the power
-    /// of two that decoding leaves out, for the factor of a row or block.
+    /// Puts the codes of whole words into the order in which the device decodes them. Returns the
+    /// power of two that decoding leaves out, which the factor of a row or block includes.
     fn order(&self, codes: &mut [u8]) -> f32;
 }
 
@@ -76,7 +76,7 @@ impl Coding {
     }
 }
 
-/// Reorders the codes of each word: a copy of the loop for each order, of vector instructions.
+/// Reorders the codes of each word; the loop is compiled for each order, to vector instructions.
 #[inline(always)]
 fn in_words(codes: &mut [u8], order: impl Fn(u32) -> u32 + Sync) {
     fill_by_parts(codes.as_chunks_mut::<4>().0, 1, |_, words| {

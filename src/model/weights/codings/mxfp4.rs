@@ -1,12 +1,12 @@
-//! MXFP4: E2M1 codes as those of NVFP4; for each 16 columns the upper byte of an F16, a power of
-//! two or zero; a factor of each row, another power of two.
+//! MXFP4: E2M1 codes in the order of NVFP4; for each 16 columns the upper byte of an F16, a power
+//! of two or zero; a factor of each row, another power of two.
 
 use super::nvfp4::word;
 use super::*;
 
-/// Exponents of the largest power of a row in F16, and of the smallest with which kernels have
-/// every code exactly.
+/// Exponent of the largest power of a row in F16.
 const POWER_MAX: i32 = 15;
+/// Exponent of the smallest power with which kernels decode every code exactly.
 const POWER_MIN: i32 = -9;
 
 pub struct Mxfp4;
@@ -21,7 +21,7 @@ impl Codec for Mxfp4 {
                     0 => 0.0,
                     power => power_of_two(i32::from(power >> 2) - 15),
                 };
-                // `power * factor` alone may be too small for F32; in this order the value is
+                // The product `power * factor` may be too small for F32; in this order the value is
                 // exact.
                 let value = |code: u8| E2M1[usize::from(code)] * power * factor;
                 let codes = codes.iter().flat_map(|byte| [byte & 15, byte >> 4]);
@@ -57,14 +57,14 @@ impl Codec for Mxfp4 {
         let power = (gain / (E2M1_RMS * (columns as f32).sqrt())).log2().round();
         match piece.purpose {
             Elements => Numbers::Bytes((0, 0xff)),
-            // Powers of two with even exponents, or with those one above.
+            // Drawn exponents are even, or one above an even one.
             _ => Numbers::Bytes(((power as i32 + 127) as u8 & !1, 1)),
         }
     }
 
     fn sample(&self, _: Format, n: usize, k: usize, chance: &mut dyn Chance) -> Bits {
         let codes = chance.bytes(n * k / 2, 0..=255);
-        // Powers no further apart than kernels allow in a row.
+        // Drawn powers differ in a row by no more than kernels allow.
         let scales = chance.bytes(n * k / NVFP4_GROUP, 0..=24);
         let factors = (0..n).map(|row| 0.5f32.powi(18 + row as i32 % 5));
         let scales = scales.into_iter().map(|at| (at + 6) << 2).collect();
@@ -82,10 +82,10 @@ impl Codec for Mxfp4 {
     }
 }
 
-/// Powers of a row of MXFP4 as kernels take them: `value = e2m1 * e8m0` of codes as NVFP4 has them
-/// and E8M0 powers for each 32 columns (OCP Microscaling Formats 1.0) becomes
-/// `e2m1 * power * factor`. Fills `out` with the upper byte of an F16, the power, for each 16
-/// columns, 0 where all codes are; gives the factor.
+/// Converts the powers of a row of MXFP4 to those that kernels take: `value = e2m1 * e8m0`, of
+/// codes as NVFP4 has them and E8M0 powers for each 32 columns (OCP Microscaling Formats 1.0),
+/// becomes `e2m1 * power * factor`. Fills `out` with the upper byte of an F16, the power, for each
+/// 16 columns, 0 where all codes are 0; returns the factor.
 ///
 /// # Errors
 /// The group whose power is not finite, or too small beside the row's largest.
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn powers_that_kernels_cannot_have_are_told() {
+    fn powers_outside_the_kernels_range_are_reported() {
         let codes = [0x11; MXFP4_GROUP];
         let mut out = [0; 4];
         let mut of = |codes: &[u8], powers| powers_of(codes, powers, &mut out);

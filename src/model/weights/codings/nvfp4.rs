@@ -1,15 +1,15 @@
 //! NVFP4: E2M1 codes, two a byte, the first in the low half, with an E4M3 scale per 16 columns and
 //! a factor or divisor of the matrix. The factor of a rounded matrix is a power of two, so that
-//! every weight is exact in BF16, in which a CPU keeps it.
+//! every weight is exact in BF16, in which a CPU stores the weights.
 
 use super::*;
 
-/// Bits of codes of drawn scales that are set, and those that are drawn: `0.5 .. 1.875`, sixteen
-/// steps.
+/// Bits of drawn scales: those that are always set, and those that are drawn: `0.5 .. 1.875`,
+/// sixteen steps.
 const DRAWN_SCALES: (u8, u8) = (0x30, 0x0f);
-/// Largest scale for the largest weight of a matrix, so that larger ones can be tried too.
+/// Largest scale for the largest weight of a matrix, so that larger scales can be tried too.
 const SCALE_MAX: f32 = 256.0;
-/// Numbers of E4M3 scales that are tried below and above the one that makes a group's largest
+/// Numbers of E4M3 scales that are tried below and above the scale that makes a group's largest
 /// weight 6.
 const TRIED: [u8; 2] = [3, 6];
 
@@ -72,7 +72,7 @@ impl Codec for Nvfp4 {
 
     fn sample(&self, format: Format, n: usize, k: usize, chance: &mut dyn Chance) -> Bits {
         let codes = chance.bytes(n * k / 2, 0..=255);
-        // Subnormal and normal E4M3, none of them negative or not a number.
+        // Drawn scales are subnormal and normal E4M3, none of them negative or not a number.
         let scales = chance.bytes(n * k / NVFP4_GROUP, 1..=0x50);
         let divide = format == Format::Nvfp4CompressedTensors;
         let numbers = vec![if divide { 77.0 } else { 0.013 }];
@@ -93,7 +93,7 @@ pub fn factor(largest: f32) -> f32 {
     if below < wanted { 2.0 * below } else { below }
 }
 
-/// Code of a group's scale.
+/// Code of the scale of the least error for a group.
 fn scale_of(group: &[f32; NVFP4_GROUP], factor: f32) -> u8 {
     const LARGEST: u8 = 0x7e;
     let nearest = e4m3_code(round_e4m3(largest(group) / (E2M1_MAX * factor)));
@@ -107,9 +107,9 @@ fn scale_of(group: &[f32; NVFP4_GROUP], factor: f32) -> u8 {
     e4m3_code(scale)
 }
 
-/// Even columns of 8 into the low half of a word, odd ones into the high half. Of the four of a
-/// half the first has its sign in bit 15 and its magnitude in bits 11 .. 9, as an F16 holds them;
-/// the others have them in bits 12 and 8 .. 6, 14 and 2 .. 0, 13 and 5 .. 3.
+/// Reorders the codes of eight columns: even ones into the low half of a word, odd ones into the
+/// high half. Of the four of a half the first has its sign in bit 15 and its magnitude in bits 11
+/// .. 9, as an F16 has them; the others in bits 12 and 8 .. 6, 14 and 2 .. 0, 13 and 5 .. 3.
 pub fn word(word: u32) -> u32 {
     let even = |word: u32| {
         let nibbles = word & 0x0f0f_0f0f;

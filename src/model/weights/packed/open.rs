@@ -23,17 +23,17 @@ use crate::weights::folder::Folder;
 use crate::weights::progress::{Progress, Stage};
 use host::operator_file;
 
-/// Bytes that are read at once to be hashed.
+/// Number of bytes that are read and hashed at once.
 const HASH_BYTES: usize = 1 << 20;
-/// Most pieces that are compared at once.
+/// Largest number of pieces that are compared at once.
 const THREADS_MAX: usize = 16;
 
 /// Facts on how the kernels of a backend read weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reader {
-    /// Version of the layout that they want.
+    /// Version of the layout that the kernels read.
     pub layout: u32,
-    /// Whether they read the host's memory, so that weights may be mapped.
+    /// Whether the kernels read the host's memory, so that weights may be mapped.
     pub maps: bool,
 }
 
@@ -42,16 +42,16 @@ pub struct Packed {
     path: PathBuf,
     head: Head,
     table: Table,
-    /// Index in the table's entries, by name.
+    /// Indices of the table's entries, by name.
     names: BTreeMap<String, usize>,
     /// Whether weights are used in the mapped file.
     maps: bool,
     file: WeightsFile,
-    /// The mapping, tried at most once; or why there is none.
+    /// The mapping, tried at most once, or the reason for which there is none.
     mapping: OnceLock<Result<Arc<Mapping>, String>>,
 }
 
-/// Whether the file at `path` begins as packed weights do.
+/// Whether the file at `path` begins with the magic bytes of packed weights.
 pub fn is_packed(path: &Path) -> bool {
     let mut start = [0; MAGIC.len()];
     let file = operator_file::open(path, u64::MAX);
@@ -63,8 +63,8 @@ impl Packed {
     /// Opens the file at `path` and checks head, table and size, for the kernels of `reader`.
     ///
     /// # Errors
-    /// `Packed` when it is damaged or another target's, `Truncated` when it was cut short, and as
-    /// `Folder` where it cannot be opened.
+    /// `Packed` when the file is damaged or another target's, `Truncated` when it was cut short,
+    /// and errors of `Folder` when it cannot be opened.
     pub fn open(path: &Path, reader: Reader) -> Result<Packed, WeightsError> {
         let of_path = |error| WeightsError::of_path(path, error);
         let (folder, name) = split(path);
@@ -100,12 +100,12 @@ impl Packed {
         &self.path
     }
 
-    /// The open file, from which it can be copied.
+    /// The open file, for copying it.
     pub fn handle(&self) -> io::Result<File> {
         self.file.handle().try_clone()
     }
 
-    /// Table of its content.
+    /// Table of the file's content.
     pub fn table(&self) -> &Table {
         &self.table
     }
@@ -124,10 +124,10 @@ impl Packed {
         Ok(Some(content))
     }
 
-    /// Entry of matrices or a vector of which the first is called `name`.
+    /// Entry of a vector or matrices, the first of which is called `name`.
     ///
     /// # Errors
-    /// `Packed` if there is none of this shape.
+    /// `Packed` if there is no entry of this name and shape.
     pub(in crate::weights) fn entry(
         &self,
         name: &str,
@@ -168,8 +168,8 @@ impl Packed {
         read.map_err(|error| self.unread(error))
     }
 
-    /// The file in memory, if the kernel guarantees that nobody changes it there; else why not.
-    /// Tried only once.
+    /// The file in memory, if the kernel guarantees that nobody changes it there; else the reason
+    /// for which it is not mapped. Mapping is tried only once.
     fn mapping(&self) -> Result<&Arc<Mapping>, &str> {
         let made = self.mapping.get_or_init(|| {
             let file = self.file.handle().try_clone();
@@ -180,17 +180,17 @@ impl Packed {
         made.as_ref().map_err(String::as_str)
     }
 
-    /// The mapped file; None until weights are used there.
+    /// The mapped file; None until weights in it are used.
     pub fn mapped(&self) -> Option<&Arc<Mapping>> {
         self.mapping.get()?.as_ref().ok()
     }
 
-    /// Whether weights are used in the mapped file.
+    /// Whether weights are used in the mapped file instead of copies.
     pub fn maps(&self) -> bool {
         self.maps && self.mapping().is_ok()
     }
 
-    /// Why weights are copied although the kernels could read them mapped; None if they are not.
+    /// Reason for which weights are copied although kernels could read them mapped, if any.
     pub fn detour(&self) -> Option<&str> {
         self.maps.then(|| self.mapping().err()).flatten()
     }
@@ -233,7 +233,7 @@ impl Packed {
         }
     }
 
-    /// Pieces that differ from what was written.
+    /// Pieces whose digests differ from the table's.
     fn damaged(&self, progress: &Progress) -> Result<Vec<Damage>, WeightsError> {
         progress.enter(Stage::Hashing);
         let pieces: Vec<_> = Table::pieces(self.head.table.start).collect();
@@ -316,7 +316,7 @@ impl fmt::Debug for Packed {
     }
 }
 
-/// A piece that differs from what was written.
+/// Piece whose digest differs from the table's.
 struct Damage {
     index: usize,
     bytes: Range<u64>,
@@ -382,7 +382,7 @@ fn refused(path: &Path, bytes: u64, problem: Problem) -> WeightsError {
     }
 }
 
-/// Matrices that lie together in a packed file, as the kernels read them.
+/// Matrices that lie together in a packed file, in the kernels' layout.
 #[derive(Clone, Copy)]
 pub struct PackedStack<'a> {
     packed: &'a Packed,
@@ -436,7 +436,7 @@ impl<'a> PackedStack<'a> {
         Ok(())
     }
 
-    /// Error for a layout or size that the backend does not know.
+    /// Error for a layout or size of matrices that the backend does not know.
     pub fn unknown(&self) -> WeightsError {
         let Entry {
             name,

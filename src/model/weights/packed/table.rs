@@ -10,19 +10,19 @@ use crate::weights::hex::hex;
 
 /// First bytes of a packed file.
 pub const MAGIC: [u8; 8] = *b"ATLASPKD";
-/// Version of the format; files of others are refused.
+/// Version of the format; files of other versions are refused.
 pub const VERSION: u32 = 1;
-/// Weights and the table begin at multiples of this many bytes: a page, and a block of any disk.
+/// Bytes of which the offsets of weights and table are multiples: a page, and a block of any disk.
 pub const ALIGN: u64 = 4096;
 /// Bytes before the first weight.
 pub const HEAD_BYTES: usize = ALIGN as usize;
-/// Bytes that share a digest.
+/// Bytes of a piece, which has one digest.
 pub const PIECE_BYTES: u64 = 64 << 20;
 /// Storage of vectors: little-endian F32.
 pub const VECTOR: &str = "f32";
-/// Largest table, in bytes; ten times that of a model of 12,000 experts.
+/// Largest table in bytes; ten times that of a model of 12,000 experts.
 const TABLE_BYTES_MAX: u64 = 64 << 20;
-/// Bytes of the head that are not zero.
+/// Bytes of the head that are used; the rest is zero.
 const USED_BYTES: usize = 64;
 
 /// Position of the table, and its digest.
@@ -33,14 +33,14 @@ pub struct Head {
     pub sha256: [u8; 32],
 }
 
-/// Why bytes are no head or table.
+/// Reason for which bytes are no head or table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Problem {
     /// The file ends before the `expected` bytes.
     Short { expected: u64 },
-    /// Another version of the format.
+    /// The file has another version of the format.
     Version(u32),
-    /// Anything else.
+    /// Any other fault, in words.
     Malformed(String),
 }
 
@@ -59,7 +59,7 @@ impl Head {
         }
     }
 
-    /// The first page.
+    /// The first page as bytes.
     pub fn bytes(&self) -> Vec<u8> {
         let mut page = Vec::with_capacity(HEAD_BYTES);
         page.extend(MAGIC);
@@ -109,7 +109,7 @@ impl Head {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Table {
-    /// Name of the binary whose kernels read it.
+    /// Name of the binary whose kernels read the file.
     pub target: String,
     /// SHA-256 of the expanded manifest of that binary.
     pub manifest: String,
@@ -123,16 +123,17 @@ pub struct Table {
     pub pieces: Vec<String>,
 }
 
-/// A vector, or matrices that lie together.
+/// A vector, or matrices that lie together, in the file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Entry {
-    /// Name of its first weight, as `Weight::key` gives it.
+    /// Name of the entry's first weight, as `Weight::key` gives it.
     pub name: String,
-    /// Rows and columns; for a vector its elements and 1.
+    /// Number of rows; for a vector of elements.
     pub n: usize,
+    /// Number of columns; 1 for a vector.
     pub k: usize,
-    /// Name of the layout of its numbers, which only the backend interprets.
+    /// Name of the layout of the entry's numbers, which only the backend interprets.
     pub storage: String,
     pub start: u64,
     pub bytes: u64,
@@ -160,13 +161,13 @@ impl Text {
 }
 
 impl Table {
-    /// The table as it is written to the file.
+    /// The table as bytes of the file.
     pub fn bytes(&self) -> Vec<u8> {
         serde_json::to_vec(self).expect("strings and numbers are JSON")
     }
 
-    /// Reads the table that `head` points to. All that it names must lie between head and table,
-    /// under distinct names.
+    /// Reads the table that `head` points to. All entries must lie between head and table, under
+    /// distinct names.
     pub fn parse(bytes: &[u8], head: &Head) -> Result<Table, Problem> {
         if Sha256::digest(bytes)[..] != head.sha256 {
             return Err(Problem::malformed("its table is damaged"));

@@ -156,7 +156,7 @@ fn a_file_that_is_not_whole_is_none() {
 }
 
 #[test]
-fn a_file_that_is_renamed_over_is_read_to_its_end_and_told() {
+fn a_file_that_is_renamed_over_is_read_to_its_end_and_reported() {
     let folder = Scratch::new();
     let path = written(&folder);
     let packed = Packed::open(&path, READER).unwrap();
@@ -196,7 +196,7 @@ fn a_file_that_is_renamed_over_is_read_to_its_end_and_told() {
 
 /// Place where the kernel gives leases to whoever runs the test.
 #[test]
-fn who_cuts_a_mapped_file_waits_and_its_reader_is_told() {
+fn truncation_of_a_mapped_file_waits_until_its_reader_has_ended() {
     let folder = Scratch::new();
     let path = written(&folder);
     let packed = Arc::new(Packed::open(&path, READER).unwrap());

@@ -1,5 +1,5 @@
-//! Writes a packed file from its beginning to its end. The head comes last, so that an incomplete
-//! file is no packed file.
+//! Writes a packed file from start to end. The head is written last, so that an incomplete file is
+//! no packed file.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -24,7 +24,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Begins to write into `file`, which is empty; `layout` is the version that the backend's
+    /// Starts to write into `file`, which is empty; `layout` is the version that the backend's
     /// kernels read.
     pub fn new(file: File, layout: u32, drawn: bool) -> io::Result<Writer> {
         let mut out = BufWriter::with_capacity(BUFFER_BYTES, file);
@@ -73,7 +73,7 @@ impl Writer {
         self.put(content)
     }
 
-    /// Ends the file and flushes it to the disk; returns its bytes. `# Errors` as `new`.
+    /// Completes the file and flushes it to the disk; returns its bytes. `# Errors` as `new`.
     pub fn finish(mut self) -> io::Result<u64> {
         self.align()?;
         if !(self.at - HEAD_BYTES as u64).is_multiple_of(PIECE_BYTES) {
@@ -83,7 +83,7 @@ impl Writer {
         let head = Head::of(self.at, &table);
         self.out.write_all(&table)?;
         let file = self.out.into_inner().map_err(|error| error.into_error())?;
-        // The head points to table and weights, so these are flushed before it.
+        // The head points to table and weights, so both are flushed before it is written.
         file.sync_all()?;
         file.write_all_at(&head.bytes(), 0)?;
         file.sync_all()?;

@@ -92,7 +92,7 @@ fn the_configuration_of_a_cut_checkpoint_has_as_many_kinds_as_layers() {
 }
 
 #[test]
-fn kinds_of_layers_that_turn_apart_stand_alone() {
+fn kinds_of_layers_with_a_rope_of_their_own_state_it_alone() {
     let whole = config(LAYERS);
     let Some(rope) = whole["rope_parameters"].as_object() else {
         return;
