@@ -1,4 +1,5 @@
-//! Client of a running server, of ours or another: one connection, and times of streamed replies.
+//! Client of a running server, this program's or another: one connection, and times of streamed
+//! replies.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -14,13 +15,13 @@ use tokio::net::TcpStream;
 
 use super::sse::Reader;
 
-/// Largest body that is read whole: errors and the list of models.
+/// Bytes of the largest body that is read whole: errors, and the list of models.
 const BODY_BYTES_MAX: usize = 1 << 20;
 /// Characters of a refusal that are shown.
 const REFUSAL_CHARS_MAX: usize = 300;
 const END_OF_STREAM: &str = "[DONE]";
 pub const CHAT: &str = "/v1/chat/completions";
-/// Beginning of the realm that our servers state to clients without a key.
+/// Start of the realm that servers of this program state to clients without a key.
 const OUR_REALM: &str = "realm=\"Atlas";
 
 /// Address of a server.
@@ -38,7 +39,7 @@ pub struct Endpoint {
 
 impl Endpoint {
     /// # Errors
-    /// Says what is wrong with the URL.
+    /// States what is wrong with the URL.
     pub fn parse(url: &str, key: Option<String>) -> Result<Endpoint, String> {
         let bad = |why: &str| format!("--url {url}: {why}, for example http://127.0.0.1:8000");
         let uri: Uri = url.parse().map_err(|_| bad("it must be a URL"))?;
@@ -63,7 +64,7 @@ impl Endpoint {
     }
 
     /// # Errors
-    /// In words, as all errors of this module.
+    /// The reason in words, as for all errors of this module.
     pub async fn connect(&self) -> Result<Connection, String> {
         let refused = |cause: &dyn std::fmt::Display| format!("cannot reach {}: {cause}", self.url);
         let address = (self.host.as_str(), self.port);
@@ -73,7 +74,7 @@ impl Endpoint {
         let (sender, connection) = handshake(TokioIo::new(stream))
             .await
             .map_err(|cause| refused(&cause))?;
-        // It ends when the sender is dropped; what goes wrong shows up at the sender.
+        // The task ends when the sender is dropped; its errors are also reported by the sender.
         tokio::spawn(connection);
         Ok(Connection {
             endpoint: self.clone(),
@@ -82,12 +83,12 @@ impl Endpoint {
     }
 }
 
-/// Request of a measurement.
+/// A timed request for a chat completion.
 #[derive(Clone, Debug)]
 pub struct Ask<'a> {
     pub model: &'a str,
     pub prompt: String,
-    /// Tokens of the reply, exactly.
+    /// Exact number of tokens of the reply.
     pub tokens: usize,
 }
 
@@ -110,7 +111,7 @@ impl Ask<'_> {
 #[derive(Clone, Debug)]
 pub struct Outgoing {
     pub path: String,
-    /// Headers beside host, key and content type.
+    /// Further headers, beside host, key and content type.
     pub headers: Vec<(String, String)>,
     pub body: String,
 }
@@ -120,7 +121,7 @@ pub struct Outgoing {
 pub struct Timings {
     pub prompt_tokens: usize,
     pub completion_tokens: usize,
-    /// Pieces that carried text, at least one: times, ascending, and bytes of text.
+    /// Times of the pieces that had text, ascending, at least one.
     pub pieces: Vec<(Duration, usize)>,
 }
 
@@ -140,21 +141,21 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// JSON that the server gives at a path.
+    /// JSON that the server returns for a path.
     pub async fn read(&mut self, path: &str) -> Result<Value, String> {
         let response = self.send(Method::GET, path, String::new()).await?;
         let text = read_whole(response).await?;
         serde_json::from_str(&text).map_err(|cause| format!("{path}: {cause}"))
     }
 
-    /// Target and version of the server, where it is one of ours that asks for no other key.
+    /// Target and version of the server; None if it is another program's, or requires another key.
     pub async fn target(&mut self) -> Option<String> {
         let of = self.read("/version").await.ok()?;
         let (target, version) = (of["target"].as_str()?, of["version"].as_str()?);
         Some(format!("{target} {version}"))
     }
 
-    /// Whether the server is one of ours that asks for another key.
+    /// Whether the server is this program's and requires another key.
     pub async fn is_locked(&mut self) -> bool {
         let answer = self.exchange(Method::GET, "/version", &[], String::new());
         let Ok(answer) = answer.await else {
@@ -174,7 +175,8 @@ impl Connection {
         Ok(id.to_owned())
     }
 
-    /// Asks and reads the whole stream. A reply that is cut short or of another length is an error.
+    /// Sends `ask` and reads the whole stream. A reply that is cut off or of another length is an
+    /// error.
     pub async fn chat(&mut self, ask: &Ask<'_>) -> Result<Timings, String> {
         let begun = Instant::now();
         let response = self.send(Method::POST, CHAT, ask.body()).await?;
@@ -187,10 +189,10 @@ impl Connection {
         transcript.finish(ask.tokens)
     }
 
-    /// Asks one question; gives the text of the answer to `write`, piece by piece.
+    /// Asks one question; passes the answer's text to `write`, piece by piece.
     ///
     /// # Errors
-    /// When the server refuses, the reply is cut short, or `write` says so.
+    /// When the server refuses, the reply is cut off, or `write` fails.
     pub async fn answer(
         &mut self,
         model: &str,
@@ -217,8 +219,8 @@ impl Connection {
         }
     }
 
-    /// Posts a request of any dialect; returns the first text of the answer and its time, and reads
-    /// no further.
+    /// Posts a request of any dialect; returns the answer's first text and its time, and reads no
+    /// further.
     pub async fn first_text(&mut self, outgoing: Outgoing) -> Result<(Duration, String), String> {
         let begun = Instant::now();
         let (path, headers) = (&outgoing.path, &outgoing.headers);
@@ -279,7 +281,7 @@ impl Connection {
     }
 }
 
-/// Passes each event of a stream and its time since `begun` to `take`, until that returns true.
+/// Passes each event of a stream and its time since `begun` to `take`, until `take` returns true.
 async fn follow(
     response: Response<Incoming>,
     begun: Instant,
@@ -297,7 +299,7 @@ async fn follow(
     Ok(())
 }
 
-/// The response if its status is 200, else its error.
+/// The response if its status is 200, else an error with the server's message.
 async fn accepted(response: Response<Incoming>) -> Result<Response<Incoming>, String> {
     if response.status() == StatusCode::OK {
         return Ok(response);
@@ -307,7 +309,7 @@ async fn accepted(response: Response<Incoming>) -> Result<Response<Incoming>, St
     Err(refusal(status, &text))
 }
 
-/// A refusal as a sentence: the message of an API's error object, or the body.
+/// Text of a refusal: the message of an API's error object, or else the body.
 fn refusal(status: StatusCode, body: &str) -> String {
     let said: Option<Value> = serde_json::from_str(body).ok();
     let said = said.and_then(|said| said.get("error").map(words));
@@ -316,19 +318,19 @@ fn refusal(status: StatusCode, body: &str) -> String {
     format!("the server refuses ({status}): {shown}")
 }
 
-/// An error inside of a stream as a sentence.
+/// Text of an error inside a stream.
 fn reported(error: &Value) -> String {
     format!("the server reports: {}", words(error))
 }
 
-/// Message of an error; all of it where it has none.
+/// Message of an error object; the whole object if it has no message.
 fn words(error: &Value) -> String {
     let message = error.get("message").unwrap_or(error);
     let text = message.as_str().map(str::to_owned);
     text.unwrap_or_else(|| error.to_string())
 }
 
-/// JSON pointers to text of the model, or names of functions, in events and whole answers of all
+/// JSON pointers to the model's text, or to names of functions, in events and whole answers of all
 /// dialects.
 const TEXTS: [&str; 13] = [
     "/choices/0/delta/content",
@@ -346,7 +348,7 @@ const TEXTS: [&str; 13] = [
     "/choices/0/text",
 ];
 
-/// Text of the model in an event or an answer of any dialect, if any, or its error.
+/// Text of the model in an event or an answer of any dialect, or its error; None if it has neither.
 fn any_text_of(data: &str) -> Option<Result<String, String>> {
     let event: Value = serde_json::from_str(data).ok()?;
     let error = ["/error", "/response/error"].map(|pointer| event.pointer(pointer));
@@ -391,7 +393,7 @@ struct Choice {
     delta: Delta,
 }
 
-/// Members of a delta that carry text of the model, in various servers.
+/// Members of a delta that may have text of the model, in various servers.
 #[derive(Default, Deserialize)]
 struct Delta {
     content: Option<String>,
@@ -415,7 +417,7 @@ struct Usage {
     completion_tokens: usize,
 }
 
-/// Events of one streamed reply.
+/// Collector of the events of one reply.
 #[derive(Debug, Default)]
 pub struct Transcript {
     reply: Timings,

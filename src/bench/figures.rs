@@ -1,4 +1,4 @@
-//! From replies to figures.
+//! Figures computed from timed replies.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::client::Timings;
 use super::scenario::Scenario;
 
-/// Nearest-rank percentiles; zero when there was nothing to count.
+/// Nearest-rank percentiles; zero without values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Percentiles {
     pub p50: f64,
@@ -37,17 +37,17 @@ pub(super) struct Figures {
     #[serde(skip)]
     pub name: &'static str,
     pub streams: usize,
-    /// Replies that the figures count.
+    /// Number of replies that the figures count.
     pub replies: usize,
     pub errors: usize,
-    /// Tokens per prompt, mean, as the server counts them.
+    /// Mean tokens per prompt, as the server counts them.
     pub prompt_tokens: f64,
-    /// Tokens per reply, mean, as the server counts them.
+    /// Mean tokens per reply, as the server counts them.
     pub reply_tokens: f64,
     pub wall_s: f64,
-    /// From sending the request to the first text.
+    /// Time from sending the request to the first text.
     pub ttft_ms: Percentiles,
-    /// Between one piece of text and the next.
+    /// Time between one piece of text and the next.
     pub itl_ms: Percentiles,
     /// Tokens after the first per second between the first and the last text of a reply.
     pub stream_tok_s: Percentiles,
@@ -91,7 +91,7 @@ fn gaps_ms(reply: &Timings) -> impl Iterator<Item = f64> {
     pairs.map(|pair| millis(pair[1].0 - pair[0].0))
 }
 
-/// None for a reply whose text came in one piece: it says nothing about a rate.
+/// Rate of one reply's tokens; None for a reply whose text came in one piece.
 fn stream_tok_s(reply: &Timings) -> Option<f64> {
     let time = (reply.last() - reply.first()).as_secs_f64();
     (time > 0.0).then(|| (reply.completion_tokens - 1) as f64 / time)

@@ -47,7 +47,7 @@ pub(super) async fn measure(
     Ok(report)
 }
 
-/// Prompts of one length, none of them twice.
+/// Source of prompts of one length, of which no two are equal.
 #[derive(Clone, Copy, Debug, Default)]
 struct Prompts {
     words: usize,
@@ -63,7 +63,8 @@ impl Prompts {
 
 /// The number of words whose prompt comes closest to the tokens that the scenario asks for.
 ///
-/// Tokens of a word and of the chat template are not known here, so the server's counts are used.
+/// The client does not know the tokens of words and of the chat template, so the server's counts
+/// are used.
 async fn words_for(
     connection: &mut Connection,
     model: &str,
@@ -151,7 +152,7 @@ struct Stream {
     model: String,
     tokens: usize,
     prompts: Rc<Cell<Prompts>>,
-    /// Number of the last prompt.
+    /// Number of the scenario's last prompt.
     last: usize,
 }
 
@@ -180,7 +181,7 @@ impl Stream {
         prompt
     }
 
-    /// Opens a connection if there is none: the reply's time begins after that.
+    /// Times one reply. A missing connection is opened first, outside of the time.
     async fn ask(
         &self,
         connection: &mut Option<Connection>,

@@ -31,7 +31,7 @@ use model::target;
 
 /// File name that stands for standard output.
 const STANDARD_OUTPUT: &str = "-";
-/// Largest file of a key.
+/// Bytes of the largest file with an API key.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
 /// measure a running server, or the model's steps and start on this machine
@@ -120,7 +120,7 @@ pub fn run(command: Command) -> Result<(), Failure> {
 fn serve(options: &Options) -> Result<(), Failure> {
     let report = measure(options)?;
     match &options.json {
-        // A program reads standard output then, and the table goes to the person who reads it.
+        // With JSON on standard output, the table goes to standard error.
         Some(path) if path.as_os_str() == STANDARD_OUTPUT => {
             eprint!("{}", report.table());
             print!("{}", report.json());
@@ -144,7 +144,7 @@ fn serve(options: &Options) -> Result<(), Failure> {
     }
 }
 
-/// Measuring a peer by the same client.
+/// Instructions for measuring another server with this client.
 fn peer() -> String {
     let model = target::REPOSITORY.unwrap_or("WEIGHTS_DIR");
     format!(
@@ -167,7 +167,7 @@ fn measure(options: &Options) -> Result<Report, Failure> {
     runtime.block_on(load::measure(&endpoint, model, &scenarios, options.pid))
 }
 
-/// The listed scenarios, or the one that the numbers describe.
+/// Scenarios by name, or the one that the numbers describe.
 fn scenarios(options: &Options) -> Result<Vec<Scenario>, Failure> {
     let (streams, requests) = (options.streams, options.requests);
     let numbers = [streams, requests, options.prompt_tokens, options.max_tokens];
@@ -207,12 +207,12 @@ fn file_failure(path: &Path, cause: &dyn fmt::Display) -> Failure {
     Exit::Io.failure(format!("{}: {cause}", path.display()))
 }
 
-/// Report of an option that makes no sense; the text says which and why.
+/// Failure because of an invalid option; the text names it and the reason.
 fn usage(text: impl fmt::Display) -> Failure {
     Exit::Usage.failure(text)
 }
 
-/// Report of a server that cannot be asked, or answers no more.
+/// Failure because of a server that does not answer.
 fn unavailable(text: impl fmt::Display) -> Failure {
     Exit::Unavailable.failure(text)
 }

@@ -7,7 +7,7 @@ use serde::Serialize;
 pub struct Memory {
     /// Resident memory now (`VmRSS`).
     pub rss_bytes: u64,
-    /// Most resident memory so far (`VmHWM`).
+    /// Largest resident memory so far (`VmHWM`).
     pub peak_bytes: u64,
 }
 
@@ -21,7 +21,7 @@ pub fn memory(pid: u32) -> Result<Memory, String> {
     parse(&status).ok_or_else(|| format!("--pid {pid}: it has no memory of its own"))
 }
 
-/// Format: proc_pid_status(5); the figures are in units of 1024 bytes.
+/// Format: proc_pid_status(5); figures are in units of 1024 bytes.
 fn parse(status: &str) -> Option<Memory> {
     let bytes = |name: &str| -> Option<u64> {
         let mut lines = status.lines();

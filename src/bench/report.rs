@@ -1,4 +1,4 @@
-//! The figures for people and for machines.
+//! Reports of the figures: a table and JSON.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use serde::{Serialize, Serializer};
 use super::figures::Figures;
 use super::process::Memory;
 
-/// Number of the layout of the JSON file; raised when a reader would misread it.
+/// Version of the JSON file's layout, raised when a reader would misread the file.
 const FORMAT: u32 = 1;
 const MIB: f64 = 1048576.0;
 
@@ -16,10 +16,10 @@ pub(super) struct Report {
     format: u32,
     url: String,
     model: String,
-    /// Target and version of one of ours.
+    /// Target and version, if the server is this program's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server: Option<String>,
-    /// Card and clocks, where it is on this machine.
+    /// GPU and clocks, if the server is on this machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machine: Option<String>,
     #[serde(serialize_with = "by_name")]
@@ -67,7 +67,7 @@ impl Report {
     }
 }
 
-/// A map, so that a figure keeps its order when scenarios are added or left out.
+/// Scenarios as a map by name, so that a figure keeps its path when others are added or left out.
 fn by_name<S: Serializer>(scenarios: &[Figures], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_map(scenarios.iter().map(|figures| (figures.name, figures)))
 }

@@ -1,16 +1,17 @@
-//! Scenarios that are measured, as data.
+//! Scenarios of load.
 
-/// One closed loop: `streams` clients, each of which asks again as soon as its reply is complete.
+/// One closed loop: each of `streams` clients sends a request as soon as its last reply is
+/// complete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Scenario {
     pub name: &'static str,
-    /// Replies at once.
+    /// Number of replies at once.
     pub streams: usize,
-    /// Replies to measure.
+    /// Number of replies to measure.
     pub requests: usize,
     /// Tokens per prompt, with the chat template.
     pub prompt_tokens: usize,
-    /// Tokens per reply, exactly.
+    /// Exact number of tokens per reply.
     pub max_tokens: usize,
 }
 
@@ -20,7 +21,8 @@ pub(super) const SCENARIOS: [Scenario; 3] = [
     Scenario::of("prefill-200", [1, 32], [200, 1]),
 ];
 
-/// For a model of real size: what a first token takes, and what one to 64 readers get.
+/// Scenarios for a model of real size: latency of first tokens, and throughput with 1 to 64
+/// streams.
 pub(super) const LARGE: [Scenario; 7] = [
     Scenario::of("first-128", [1, 12], [128, 1]),
     Scenario::of("first-1024", [1, 8], [1024, 1]),
@@ -32,7 +34,7 @@ pub(super) const LARGE: [Scenario; 7] = [
 ];
 
 impl Scenario {
-    /// Streams and requests, and the tokens of a prompt and of a reply.
+    /// Scenario with numbers of streams and requests, and tokens of a prompt and of a reply.
     const fn of(
         name: &'static str,
         [streams, requests]: [usize; 2],
@@ -47,7 +49,7 @@ impl Scenario {
         }
     }
 
-    /// A scenario from the command line; what is not given is as in a chat with eight users.
+    /// A scenario from the command line; defaults are those of a chat with eight users.
     pub fn custom([streams, requests, prompt_tokens, max_tokens]: [Option<usize>; 4]) -> Scenario {
         let streams = streams.unwrap_or(8);
         let requests = requests.unwrap_or(4 * streams);
@@ -57,7 +59,7 @@ impl Scenario {
 }
 
 /// # Errors
-/// Lists the names there are.
+/// Lists the known names.
 pub(super) fn named(name: &str) -> Result<Scenario, String> {
     let mut all = SCENARIOS.iter().chain(&LARGE);
     let found = all.find(|scenario| scenario.name == name);
@@ -68,14 +70,14 @@ pub(super) fn named(name: &str) -> Result<Scenario, String> {
     })
 }
 
-/// Words that most vocabularies have as one token.
+/// Words that are single tokens in most vocabularies.
 const WORDS: [&str; 16] = [
     "the", "time", "of", "day", "is", "a", "good", "name", "for", "one", "long", "line", "in",
     "this", "new", "book",
 ];
 
-/// A text of `words` words. The number in front makes each prompt another one, so that no part of
-/// it comes from a prefix cache.
+/// A text of `words` words. `number` comes first, so that no two prompts share a prefix in the
+/// cache.
 pub(super) fn prompt(number: usize, words: usize) -> String {
     let mut text = format!("{number:06}");
     for word in WORDS.iter().cycle().take(words) {

@@ -2,10 +2,10 @@
 //!
 //! Format: WHATWG HTML, section "Server-sent events".
 
-/// Bytes of the longest accepted line; a longer one is an error.
+/// Bytes of the longest accepted line; longer lines are errors.
 const LINE_BYTES_MAX: usize = 1 << 20;
 
-/// Cuts a byte stream into events, however the bytes arrive.
+/// Parser that cuts a byte stream into events, however the bytes arrive.
 #[derive(Debug, Default)]
 pub struct Reader {
     line: Vec<u8>,
@@ -13,7 +13,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Takes some bytes and calls `event` with the data of each event that they complete.
+    /// Parses some bytes and passes the data of each event that they complete to `event`.
     ///
     /// # Errors
     /// When a line is not UTF-8 or never ends.

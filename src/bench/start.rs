@@ -1,10 +1,9 @@
 //! `bench start`: from the start of a process to READY.
 //!
-//! Each run is a process of its own and does what `serve` does before it says READY, by the same
-//! functions, but for the socket; a binary that may not serve can be measured too. Nothing is warm
-//! from the run before except what the machine keeps: the page cache, and the driver where a
-//! daemon holds it. Weights that the page cache lacks are read past it, so runs leave it much as it
-//! was, and `cat` of the files is what fills it.
+//! Each run is a process of its own that calls the same functions as `serve` before READY, except
+//! for the socket; a binary that may not serve can be measured too. Only the page cache, and the
+//! driver if a daemon keeps it loaded, stay warm between runs. Weights that are not in the page
+//! cache are read directly, so runs hardly change the cache; `cat` of the files fills it.
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read};
@@ -23,7 +22,7 @@ use engine::{Limits, Phase};
 use model::target;
 use model::weights::{Progress, Stage};
 
-/// Number of the layout of the JSON file; raised when a reader would misread it.
+/// Version of the JSON file's layout, raised when a reader would misread the file.
 const FORMAT: u32 = 1;
 const GB: f64 = 1e9;
 
@@ -45,7 +44,7 @@ pub struct StartOptions {
     json: Option<PathBuf>,
 }
 
-/// One start, or the medians of several.
+/// Measurement of one start, or the medians of several.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Report {
     format: u32,
@@ -55,14 +54,15 @@ struct Report {
     total_s: f64,
     fastest_s: f64,
     slowest_s: f64,
-    /// One after the other: those of one start add up to its total.
+    /// Stages in order; the times of one start add up to its total.
     stages: Vec<StageFigures>,
-    /// Time of tokenizer and template, which load beside the stages, seconds.
+    /// Seconds until tokenizer and template are loaded, at the same time as the stages.
     text_s: f64,
-    /// Bytes of weights that were read, and those of them that came past the page cache.
+    /// Bytes of weights that were read.
     bytes: u64,
+    /// Bytes of weights that were read directly, bypassing the page cache.
     bytes_direct: u64,
-    /// Why a file of the weights is read through the page cache alone, if one is.
+    /// Reason why a file of the weights is read only through the page cache, if one is.
     detour: Option<String>,
 }
 
@@ -70,7 +70,7 @@ struct Report {
 struct StageFigures {
     name: String,
     s: f64,
-    /// Bytes of the weights, in the stage of a start that reads them.
+    /// Bytes of the weights, for the stage that reads them.
     bytes: Option<u64>,
     gb_s: Option<f64>,
 }
@@ -88,7 +88,7 @@ impl StageFigures {
 }
 
 /// # Errors
-/// What keeps the model from being ready, or the figures from being written.
+/// The reason why the model is not ready, or the figures cannot be written.
 pub fn start(options: &StartOptions) -> Result<(), Failure> {
     if options.runs == 0 {
         return Err(usage("--runs must be at least 1"));
@@ -106,7 +106,7 @@ pub fn start(options: &StartOptions) -> Result<(), Failure> {
 fn show(report: &Report, options: &StartOptions) -> Result<(), Failure> {
     let json = serde_json::to_string_pretty(report).expect("plain numbers and strings") + "\n";
     match &options.json {
-        // A program reads standard output then, and the table goes to the person who reads it.
+        // With JSON on standard output, the table goes to standard error.
         Some(path) if path.as_os_str() == STANDARD_OUTPUT => {
             boot::print(&json)?;
             eprint!("{}", report.table());
@@ -119,7 +119,7 @@ fn show(report: &Report, options: &StartOptions) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Starts the model in this process, reports how long it took, and takes it down.
+/// Starts the model in this process, passes the measurement to `tell`, and ends the model.
 fn here(files: &Files, show: impl FnOnce(&Report) -> Result<(), Failure>) -> Result<(), Failure> {
     let begun = Instant::now();
     boot::preflight(files, boot::THREADS)?;
@@ -159,7 +159,7 @@ fn here(files: &Files, show: impl FnOnce(&Report) -> Result<(), Failure>) -> Res
     }
 }
 
-/// Time before the first stage, and the stages up to the end.
+/// Stages of a start: the time before the first stage of `progress`, then its stages.
 fn stages(begun: Instant, total_s: f64, progress: &Progress) -> Vec<StageFigures> {
     let entered = progress.stages();
     let since = |at: Instant| at.duration_since(begun).as_secs_f64();
@@ -174,7 +174,7 @@ fn stages(begun: Instant, total_s: f64, progress: &Progress) -> Vec<StageFigures
     [first].into_iter().chain(others).collect()
 }
 
-/// Starts the model in a process of its own; with the time that it takes to become one.
+/// Starts the model in a new process; the report includes the time of starting the process.
 fn process(weights: Option<&Path>) -> Result<Report, Failure> {
     let failed = |cause: String| Exit::Internal.failure(format!("a run failed: {cause}"));
     let this = std::env::current_exe().map_err(|cause| failed(cause.to_string()))?;
@@ -185,7 +185,7 @@ fn process(weights: Option<&Path>) -> Result<Report, Failure> {
     let begun = Instant::now();
     let mut child = command.spawn().map_err(|cause| failed(cause.to_string()))?;
     let mut report = BufReader::new(child.stdout.take().expect("it is piped"));
-    // The first bytes come when it is ready.
+    // The child prints its first bytes when the model is ready.
     let read = report.fill_buf().map(|_| begun.elapsed().as_secs_f64());
     let mut json = String::new();
     let read = read.and_then(|wall_s| report.read_to_string(&mut json).map(|_| wall_s));
@@ -205,7 +205,8 @@ fn process(weights: Option<&Path>) -> Result<Report, Failure> {
 }
 
 impl Report {
-    /// The report with the time of the launch: what of `wall_s`, seen from outside, it has not.
+    /// The report with a stage for starting the process: the part of `wall_s`, the parent's time,
+    /// that the report lacks.
     fn with_launch(mut self, wall_s: f64) -> Report {
         let before = StageFigures::new("starting the process", wall_s - self.total_s, None);
         self.stages.insert(0, before);
@@ -214,7 +215,7 @@ impl Report {
         self
     }
 
-    /// Medians of equal starts, each of them by itself.
+    /// Medians of equal starts, taken for each figure separately.
     fn median(runs: &[Report]) -> Report {
         let sorted = |of: &dyn Fn(&Report) -> f64| {
             let mut values: Vec<f64> = runs.iter().map(of).collect();
@@ -241,7 +242,7 @@ impl Report {
         }
     }
 
-    /// Where the weights were read from.
+    /// Words on where the weights were read from.
     fn read(&self) -> String {
         let (bytes, bytes_direct) = (self.bytes, self.bytes_direct);
         match &self.detour {
@@ -256,7 +257,7 @@ impl Report {
         }
     }
 
-    /// For people.
+    /// Table for people.
     fn table(&self) -> String {
         let mut text = String::new();
         let written = self.write_table(&mut text);

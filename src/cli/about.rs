@@ -1,4 +1,4 @@
-//! `about`: what this binary is.
+//! `about`: target, licences, keys and pages of this binary.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -35,10 +35,10 @@ pub struct About {
     page: Option<Page>,
 }
 
-/// Public key of releases as the repository had it, or only a comment before there was one.
+/// File with the public key of releases from the repository; only a comment before there was one.
 const PUBLIC_KEY: &str = include_str!("../../packaging/atlas.pub");
 
-/// Prints to standard output.
+/// Prints the requested part to standard output.
 ///
 /// # Errors
 /// When standard output is closed, or there is no key.
@@ -60,7 +60,7 @@ pub fn run(options: &About) -> Result<(), Failure> {
     boot::print(&text)
 }
 
-/// Last bytes of a program with licences, after the length of their text.
+/// Last bytes of a program with licences; before them are the text's length and the text.
 const LICENCES_MARK: &[u8; 8] = b"LICENCES";
 
 /// Text of the licences that a release appends to the program `path`.
@@ -83,7 +83,7 @@ fn licences(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-/// The text of a key's file.
+/// The key in the text of a public key's file.
 fn public_key(text: &str) -> Result<&str, Failure> {
     match text.lines().nth(1) {
         Some(_) => Ok(text),

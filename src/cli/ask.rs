@@ -29,7 +29,7 @@ pub struct Try {
     key_file: Option<PathBuf>,
 }
 
-/// Prints the answer as it comes.
+/// Prints the answer as it arrives.
 ///
 /// # Errors
 /// When the server cannot be reached or refuses.
@@ -49,7 +49,7 @@ pub fn run(options: &Try) -> Result<(), Failure> {
             format!("{why}; is the server started, as in `{binary} serve`?")
         })?;
         let model = connection.first_model().await?;
-        // A reader who closed standard output does not want the rest.
+        // A reader that closed standard output does not want the rest of the answer.
         let write = |text: &str| boot::print(text).map_err(|failure| failure.message);
         connection.answer(&model, &options.prompt, write).await
     });

@@ -11,15 +11,15 @@ use super::serve::Serve;
 use super::{Exit, Failure};
 use host::operator_file;
 
-/// The flag that names the file, and what it is called in messages.
+/// Flag that names the file, also in messages.
 const FLAG: &str = "--config";
 /// Key in the file for the one positional argument.
 const WEIGHTS: &str = "weights";
-/// Flags that make no sense in the file.
+/// Flags that have no meaning in the file.
 const OF_COMMANDS: [&str; 3] = ["help", "config", "print-config"];
-/// Largest file that is read.
+/// Bytes of the largest file.
 const BYTES_MAX: u64 = 1024 * 1024;
-/// Pairs of settings that exclude each other: a socket replaces an address.
+/// Pairs of settings of which the first overrides the second: a socket replaces an address.
 const ALTERNATIVES: [(&str, &str); 4] = [
     ("socket", "host"),
     ("socket", "port"),
@@ -27,7 +27,7 @@ const ALTERNATIVES: [(&str, &str); 4] = [
     ("port", "socket"),
 ];
 
-/// A command line of `serve` with what its file says, and where each setting comes from.
+/// Settings of `serve` from command line and file, and the source of each.
 #[derive(Debug)]
 pub struct Merged {
     pub serve: Serve,
@@ -38,7 +38,7 @@ pub struct Merged {
 /// Reads the arguments of `serve`, and the file that they name.
 ///
 /// # Errors
-/// What argh says of the command line, or which key of the file is wrong.
+/// The error of argh about the command line, or the key of the file that is wrong.
 pub fn read(command: &[&str], arguments: &[&str]) -> Result<Merged, Reading> {
     let serve = Serve::from_args(command, arguments).map_err(Reading::Arguments)?;
     let mut of_flags: BTreeSet<String> = names(arguments);
@@ -57,11 +57,11 @@ pub fn read(command: &[&str], arguments: &[&str]) -> Result<Merged, Reading> {
     };
     let table = load(path).map_err(wrong)?;
     let (added, of_file) = added(&table, &of_flags).map_err(wrong)?;
-    // Settings of the file go first: after a `--` of the command line all is text.
+    // Arguments of the file come first, since all after `--` is text.
     let all = added.iter().map(String::as_str);
     let all: Vec<&str> = all.chain(arguments.iter().copied()).collect();
     let serve = Serve::from_args(command, &all);
-    // The command line without the file was right, so the file is at fault.
+    // The command line alone was right, so the file is at fault.
     let serve = serve.map_err(|early| wrong(early.output.trim().to_string()))?;
     Ok(Merged {
         serve,
@@ -70,7 +70,7 @@ pub fn read(command: &[&str], arguments: &[&str]) -> Result<Merged, Reading> {
     })
 }
 
-/// Why `serve` cannot start with these arguments.
+/// Reason why `serve` does not start with these arguments.
 #[derive(Debug)]
 pub enum Reading {
     /// The command line asks for help, or is wrong.
@@ -78,7 +78,7 @@ pub enum Reading {
     File(Failure),
 }
 
-/// Names of the flags in arguments, without dashes.
+/// Names of the flags in `arguments`, without dashes.
 fn names(arguments: &[&str]) -> BTreeSet<String> {
     let flags = arguments.iter().take_while(|argument| **argument != "--");
     let names = flags.filter_map(|argument| argument.strip_prefix("--"));
@@ -88,12 +88,13 @@ fn names(arguments: &[&str]) -> BTreeSet<String> {
 fn load(path: &Path) -> Result<Table, String> {
     let text = operator_file::text(path, BYTES_MAX);
     let text = text.map_err(|error| format!("{error}; name a file that can be read"))?;
-    // The error shows the line, with a mark below what is wrong.
+    // The error shows the line, with a mark below the fault.
     text.parse()
         .map_err(|error: toml::de::Error| error.to_string().trim_end().to_string())
 }
 
-/// Arguments that state the settings of `table`, except flags that are `given`; and their names.
+/// Arguments for the settings in `table`, without those that flags override, and the settings'
+/// keys.
 fn added(
     table: &Table,
     given: &BTreeSet<String>,
@@ -118,7 +119,7 @@ fn added(
     Ok((arguments, used))
 }
 
-/// Words on a command line that stand for `key = value`.
+/// Arguments that are equivalent to `key = value`.
 fn words(info: &CommandInfoWithArgs, key: &str, value: &Value) -> Result<Vec<String>, String> {
     if key == WEIGHTS {
         return Ok(vec![word(key, value)?]);
@@ -143,7 +144,7 @@ fn words(info: &CommandInfoWithArgs, key: &str, value: &Value) -> Result<Vec<Str
     Ok(words.into_iter().flatten().collect())
 }
 
-/// Name of a flag without its dashes.
+/// Name of a flag without dashes.
 fn name<'a>(flag: &FlagInfo<'a>) -> &'a str {
     flag.long.trim_start_matches('-')
 }
@@ -161,7 +162,7 @@ fn word(key: &str, value: &Value) -> Result<String, String> {
 }
 
 impl Merged {
-    /// All settings as a file that `--config` takes; defaults are comments.
+    /// All settings as a file for `--config`; defaults are comments.
     pub fn text(&self) -> String {
         let mut out =
             String::from("# A flag counts before the file, the file before the default.\n");

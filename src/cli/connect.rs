@@ -1,4 +1,4 @@
-//! `connect`: the settings that a client needs to use this server, in the client's own form.
+//! `connect`: prints the settings that a client needs for this server, in the client's own form.
 
 mod check;
 mod settings;
@@ -50,11 +50,11 @@ pub struct Connect {
 
 /// Address where a server listens by default.
 pub const URL_DEFAULT: &str = "http://127.0.0.1:8000";
-/// Stand-in for a key where none is asked for: clients insist on one.
+/// Stand-in for an API key if the server needs none, since clients insist on one.
 const NO_KEY: &str = "none";
-/// Tokens of the context that clients are configured to leave for a reply.
+/// Tokens of the context that clients leave for a reply.
 const OUTPUT_TOKENS: usize = target::MAX_CONTEXT / 4;
-/// Variable from which Codex takes the key.
+/// Environment variable from which Codex takes the key.
 const CODEX_KEY: &str = "ATLAS_KEY";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromArgValue)]
@@ -77,8 +77,7 @@ enum Client {
 /// Prints the settings, or becomes the client.
 ///
 /// # Errors
-/// If an option cannot be written into a file of settings as it is, or the client cannot be
-/// started.
+/// If an option has characters that settings cannot have, or the client cannot be started.
 pub fn run(options: &Connect) -> Result<(), Failure> {
     let usage = |why: &str| Exit::Usage.failure(why);
     let Connect {
@@ -121,7 +120,7 @@ fn base(options: &Connect) -> &str {
     options.url.trim_end_matches('/')
 }
 
-/// Variables of Claude Code: the address, the size of the context, and no reports to its maker.
+/// Environment variables of Claude Code: the address, the size of the context, and no telemetry.
 fn claude(options: &Connect) -> Vec<(&'static str, String)> {
     let Connect { model, key, .. } = options;
     vec![
@@ -129,7 +128,7 @@ fn claude(options: &Connect) -> Vec<(&'static str, String)> {
         ("ANTHROPIC_AUTH_TOKEN", key.clone()),
         ("ANTHROPIC_MODEL", model.clone()),
         ("ANTHROPIC_SMALL_FAST_MODEL", model.clone()),
-        // Without this, the client plans for the context of its own models.
+        // Without this variable the client assumes the context of its maker's models.
         (
             "CLAUDE_CODE_MAX_CONTEXT_TOKENS",
             target::MAX_CONTEXT.to_string(),
@@ -138,12 +137,12 @@ fn claude(options: &Connect) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Arguments of Claude Code: it asks its user for permission. Its mode that decides by itself needs
-/// a check that only its maker's servers make.
+/// Arguments of Claude Code: the client asks its user for permission, since its automatic mode
+/// needs a check that only its maker's servers have.
 const CLAUDE_ARGUMENTS: [&str; 2] = ["--permission-mode", "default"];
 
-/// Keys and values of Codex's configuration, as its file has them. Codex sums up a conversation at
-/// the limit, which takes tokens of the context too.
+/// Keys and values of Codex's configuration, in the form of its file. Codex summarises a
+/// conversation at the limit, which takes tokens of the context too.
 fn codex(options: &Connect) -> [(&'static str, String); 7] {
     let text = |text: &str| format!("\"{text}\"");
     let compact = (target::MAX_CONTEXT - OUTPUT_TOKENS).to_string();
@@ -180,7 +179,7 @@ fn opencode(options: &Connect) -> serde_json::Value {
 /// Program, variables and arguments of a client's command with the settings.
 type Start = (&'static str, Vec<(&'static str, String)>, Vec<String>);
 
-/// Command that starts a client; None for a client that no command starts.
+/// Command that starts a client; None for a client without a command.
 fn start(options: &Connect) -> Option<Start> {
     Some(match options.client {
         Client::Claude => {

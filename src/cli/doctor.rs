@@ -1,4 +1,4 @@
-//! `doctor`: what stands in the way of serving, one line each.
+//! `doctor`: reports the obstacles to serving on this machine, one line each.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ use super::{Exit, Failure, serve};
 use crate::start::boot::{self, Drafting, Files};
 use crate::start::machine::{self, Finding};
 
-/// Time for a server on the port to say what it is.
+/// Time for a server on the port to answer which program it is.
 const HOLDER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// check this machine: GPU, memory, disk, limits, port, weights; a line each, ok or what to fix
@@ -46,9 +46,9 @@ pub struct Doctor {
 pub fn run(options: &Doctor) -> Result<(), Failure> {
     let device = backend::describe();
     let (weights, layout) = weights(options.weights.as_deref());
-    // The memory of a missing device is not asked for.
+    // Memory is checked only if there is a device.
     let memory = device.is_ok().then(|| memory(layout));
-    // The disk is checked only if the weights can be used: otherwise their fault is enough.
+    // The disk is checked only if the weights can be used.
     let directory = options.weights.as_deref().filter(|_| weights.is_ok());
     let processor = Ok(machine::processor());
     let mut findings = vec![serving(), processor, machine::kernel(), device];
@@ -68,7 +68,7 @@ fn serving() -> Finding {
     Ok(boot::version_line())
 }
 
-/// Finding about memory: what `serve` would take for weights of this layout.
+/// Finding about memory: the plan of `serve` for weights of this layout.
 fn memory(layout: Layout) -> Finding {
     let memory = backend::available().map_err(|error| error.to_string())?;
     let loaded = Drafting::of(Limits::of(&target::FACTS)).loaded(layout);
@@ -77,7 +77,7 @@ fn memory(layout: Layout) -> Finding {
     Ok(plan.lines().join("\n     "))
 }
 
-/// Lines about memory for prompts: the host's, if that is not also the device's, and a disk's.
+/// Lines about memory for prompts: the host's, unless the device uses the same, and a disk's.
 fn tiers() -> Vec<String> {
     let host = Backend::host_memory();
     let most = host.bytes.filter(|_| target::HOST_RESERVE.is_none());
@@ -109,7 +109,7 @@ fn port(port: u16) -> Finding {
     }
 }
 
-/// The server of this kind that has the port, if it answers in time.
+/// Description of a server of this program on the port, if it answers in time.
 fn holder(port: u16) -> Option<String> {
     let runtime = Builder::new_current_thread().enable_all().build().ok()?;
     let asked = async {
@@ -126,7 +126,7 @@ fn holder(port: u16) -> Option<String> {
     answered.ok().flatten()
 }
 
-/// Finding about the weights, and their layout: that of the target where they cannot be used.
+/// Finding about the weights, and their layout; the target's layout if the weights cannot be used.
 fn weights(directory: Option<&Path>) -> (Finding, Layout) {
     match opened(directory) {
         Ok((text, layout)) => (Ok(text), layout),

@@ -1,4 +1,4 @@
-//! Share of served replies whose next token the multi-token-prediction layer guesses.
+//! Comparison of the multi-token-prediction layer's first drafts with served replies.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::{Exit, Failure};
 use crate::start::boot::{self, Drafting, Files};
 use crate::start::check::Checks;
 
-/// Largest file of served replies that is read.
+/// Bytes of the largest file of served replies.
 const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
 /// Members of a line of the file that are read.
@@ -25,11 +25,11 @@ struct Line {
     reply_tokens: Vec<TokenId>,
 }
 
-/// Prints how many first drafts equal the token that was served, over all replies of `file`.
-/// `file` has a JSON object per line, with the token ids `prompt_tokens` and `reply_tokens`.
+/// Prints the share of first drafts that equal the token that was served, over all replies of
+/// `file`, which has a JSON object per line, with the token ids `prompt_tokens` and `reply_tokens`.
 ///
 /// # Errors
-/// Names the line that cannot be used, or what the model lacks.
+/// Names the line that cannot be used, or the part that the model lacks.
 pub fn run(file: &Path, weights: Option<&Path>) -> Result<(), Failure> {
     boot::require_prediction()?;
     boot::require_serving()?;

@@ -35,7 +35,7 @@ pub struct Generate {
     seed: u64,
 }
 
-/// Prints the reply as it comes.
+/// Prints the reply as it is generated.
 pub fn run(options: &Generate) -> Result<(), Failure> {
     let engine = Engine::of(options.weights.as_deref())?;
     let printed = match engine.stream(&request(options)) {
@@ -58,7 +58,7 @@ fn request(options: &Generate) -> Request {
     }
 }
 
-/// Error that names the argument instead of the request's field.
+/// Error that names the argument of the command line in place of the request's field.
 fn refused(error: Error) -> Failure {
     let Error::Request { field, problem } = error else {
         return Exit::Internal.failure(error);
@@ -71,7 +71,7 @@ fn refused(error: Error) -> Failure {
     Exit::Usage.failure(format!("{argument}: {problem}"))
 }
 
-/// The answer goes to standard output; what the model thinks before it to standard error.
+/// Prints the answer to standard output, reasoning to standard error.
 fn print_reply(stream: Stream) -> Result<(), Failure> {
     let mut thinks = false;
     for piece in stream {
@@ -92,7 +92,7 @@ fn print_reply(stream: Stream) -> Result<(), Failure> {
     boot::print("\n")
 }
 
-/// Writes to standard error. A reader who closed it wants the answer all the same.
+/// Writes to standard error. Errors are ignored: the reader still wants the answer.
 fn show(text: &str) {
     let _ = io::stderr().write_all(text.as_bytes());
 }

@@ -1,5 +1,5 @@
-//! Identity that the bits of a computed prompt depend on, as one digest: program, processor and
-//! weights. Pages on a disk are of use only to processes with the same digest.
+//! Digest of all that the bits of a computed prompt depend on: program, processor and weights.
+//! Cached pages on a disk are used only by processes with the same digest.
 
 use std::fs::{self, File};
 use std::io;
@@ -13,16 +13,17 @@ use model::weights::{Folder, WeightsError, listed};
 
 use crate::start::boot::Files;
 
-/// Bytes between the starts of two samples of a file of weights, and those of a sample: no large
-/// matrix lies between two samples. Reading a whole checkpoint would take longer than loading it; a
-/// file that was written to also has another time of modification.
+/// Bytes between the starts of two samples of a file of weights: less than a large matrix has.
+/// Reading a whole checkpoint would take longer than loading it; changes between samples show in
+/// the file's time of modification.
 const SAMPLE_EVERY: u64 = 1 << 20;
+/// Bytes of a sample.
 const SAMPLE_BYTES: usize = 4096;
 
-/// The digest of this process over some weights.
+/// The digest for this process with the weights in `files`.
 ///
 /// # Errors
-/// Names what cannot be read.
+/// Names the file that cannot be read.
 pub fn of(files: &Files) -> Result<[u8; 32], String> {
     let mut digest = Sha256::new().chain_update(target::MANIFEST);
     digest.update(processor());
@@ -36,8 +37,8 @@ pub fn of(files: &Files) -> Result<[u8; 32], String> {
     Ok(digest.finalize().into())
 }
 
-/// Adds to `digest` the length of a file and a sample of its content from every `every` bytes on;
-/// if that is not all of it, also its time of modification.
+/// Adds to `digest` the length of a file and samples of its content every `every` bytes; also the
+/// time of modification, unless the samples are the whole content.
 fn sample(path: &Path, every: u64, digest: &mut Sha256) -> io::Result<()> {
     let file = File::open(path)?;
     let stat = file.metadata()?;
@@ -55,7 +56,7 @@ fn sample(path: &Path, every: u64, digest: &mut Sha256) -> io::Result<()> {
     Ok(())
 }
 
-/// Files of the weights; none if the weights are inside the program.
+/// Paths of the files of weights; none if the weights are inside the program.
 fn paths(files: &Files) -> Result<Vec<PathBuf>, WeightsError> {
     match files {
         Files::Embedded => Ok(vec![]),
@@ -67,7 +68,7 @@ fn paths(files: &Files) -> Result<Vec<PathBuf>, WeightsError> {
     }
 }
 
-/// Name of the processor, by which kernels of a CPU are chosen.
+/// Name of the processor, on which the choice of CPU kernels depends.
 fn processor() -> String {
     let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let mut lines = info.lines().filter(|line| line.starts_with("model name"));

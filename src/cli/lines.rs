@@ -6,7 +6,7 @@ use std::io::{self, BufRead, Read};
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// Lines that are not blank, with their numbers, counted from 1. A line longer than `most` bytes is
-/// cut to one byte more than that.
+/// cut to `most + 1` bytes.
 pub fn numbered(
     mut reader: impl BufRead,
     most: usize,
@@ -30,7 +30,8 @@ pub fn numbered(
     std::iter::from_fn(move || next().transpose())
 }
 
-/// The next line with its line end, or as many bytes as show that it is too long; empty at the end.
+/// Reads the next line with its line end, or as many bytes as show that it is too long; empty at
+/// the end.
 fn bounded(reader: &mut impl BufRead, most: usize) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
     let mut line = reader.by_ref().take(most as u64 + 1);

@@ -21,7 +21,7 @@ use model::target::{self, MAX_CONTEXT, PAGE, PREFILL_TOKENS, VOCAB};
 use model::weights::Progress;
 use step::executor::{BlockTable, Executor, PageId, SeqRows, Slot, TokenId};
 
-/// Largest file of tokens that is read.
+/// Bytes of the largest file of tokens.
 const TOKENS_BYTES_MAX: u64 = 64 << 20;
 
 /// write the logits of every position of a text, to compare with another implementation
@@ -54,7 +54,7 @@ pub struct Logits {
     decode: bool,
 }
 
-/// Runs the tokens as one sequence and writes the logits after each.
+/// Runs the tokens as one sequence and writes the logits after each token.
 ///
 /// # Errors
 /// Names the file, option or token that cannot be used.
@@ -109,7 +109,7 @@ pub fn run(options: &Logits) -> Result<(), Failure> {
     boot::print(&format!("{start} positions of {VOCAB} logits\n"))
 }
 
-/// Router logits `[layers, rows, ROUTER_LOGITS]` as `[rows, layers]` parts.
+/// Router logits of the shape `[layers, rows, ROUTER_LOGITS]`, in the order `[rows, layers]`.
 fn by_row(routers: &[f32], rows: usize) -> impl Iterator<Item = &[f32]> {
     let layers = routers.len() / (rows * ROUTER_LOGITS);
     let at = move |(row, layer)| (layer * rows + row) * ROUTER_LOGITS;
@@ -117,7 +117,7 @@ fn by_row(routers: &[f32], rows: usize) -> impl Iterator<Item = &[f32]> {
     positions.map(move |position| &routers[at(position)..][..ROUTER_LOGITS])
 }
 
-/// A file of 32-bit floats, little-endian.
+/// Writer of a file of 32-bit floats, little-endian.
 struct Floats<'a> {
     path: &'a Path,
     file: BufWriter<Output>,
@@ -144,7 +144,7 @@ impl Floats<'_> {
     }
 }
 
-/// Refuses logits of routers from a model in which no layer has a router.
+/// Refuses the option for router logits if no layer of the model has a router.
 fn routed(wanted: bool, logits: usize) -> Result<(), Failure> {
     let text = "--routers: the layers of this model have no router; leave it out";
     match wanted && logits == 0 {

@@ -32,9 +32,9 @@ pub use crate::start::exit::{Exit, Failure};
 use host::threads;
 use model::backend;
 
-/// Thread that resolves the name of a server.
+/// Number of threads that resolve the name of a server.
 const LOOK_UP: usize = 1;
-/// Thread that reports the progress of a verb.
+/// Number of threads that report the progress of a verb.
 const METER: usize = 1;
 
 /// one binary that serves one model on one kind of hardware
@@ -81,10 +81,10 @@ pub enum Verb {
 
 impl Verb {
     /// Checks that the system allows the threads that a verb starts besides the main one. Verbs
-    /// that start an engine check theirs themselves.
+    /// that start an engine have checks of their own.
     ///
     /// # Errors
-    /// Says how many threads are allowed, and what limits them.
+    /// States how many threads are allowed, and the reason for the limit.
     pub fn require_threads(&self) -> Result<(), Failure> {
         use Verb::{About, Batch, Connect, Generate, Serve, Try};
         let needed = match self {
@@ -96,17 +96,17 @@ impl Verb {
     }
 }
 
-/// Verb and flags of a command line.
+/// Outcome of parsing a command line.
 #[derive(Debug)]
 pub enum Parsed {
     Run(Box<Verb>),
     /// Text to print on standard output, such as help.
     Say(String),
-    /// The command line or the file that it names is wrong.
+    /// Fault of the command line or of the file that it names.
     Wrong(Failure),
 }
 
-/// Reads the arguments after the program's name; also `--key=value` and `-h`.
+/// Parses the arguments after the program's name, which may include `--key=value` and `-h`.
 pub fn parse(program: &str, arguments: &[String]) -> Parsed {
     if matches!(arguments, [only] if only == "--version" || only == "-V") {
         return Parsed::Say(format!("{}\n", boot::version_line()));
@@ -125,7 +125,7 @@ pub fn parse(program: &str, arguments: &[String]) -> Parsed {
     }
 }
 
-/// `parse` for the verb with a file of settings.
+/// [`parse`] for `serve`, which has a file of settings.
 fn parse_serve(program: &str, arguments: &[&str]) -> Parsed {
     match config::read(&[program, "serve"], arguments) {
         Ok(merged) if merged.serve.print_config => Parsed::Say(merged.text()),
@@ -135,7 +135,7 @@ fn parse_serve(program: &str, arguments: &[&str]) -> Parsed {
     }
 }
 
-/// Help, or what is wrong.
+/// Help text, or the fault of the command line.
 fn ended(early: EarlyExit) -> Parsed {
     match early.status {
         Ok(()) => Parsed::Say(early.output),
@@ -143,7 +143,7 @@ fn ended(early: EarlyExit) -> Parsed {
     }
 }
 
-/// Splits `--key=value` and spells out `-h`, up to `--`.
+/// Arguments up to `--` with `--key=value` split and `-h` spelt out.
 fn plain_arguments(arguments: &[String]) -> Vec<String> {
     let mut plain = Vec::new();
     let mut rest = arguments.iter();

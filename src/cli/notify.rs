@@ -1,4 +1,4 @@
-//! Messages to a service manager: those of `sd_notify(3)`, as datagrams to a socket.
+//! Messages of `sd_notify(3)` to a service manager, as datagrams to a socket.
 
 use std::ffi::OsStr;
 use std::fmt::Display;
@@ -19,8 +19,8 @@ use model::weights::Progress;
 
 /// Time between two polls of the server.
 const EVERY: Duration = Duration::from_secs(1);
-/// Time that the service manager is asked for each time that loading has come further: no fixed
-/// limit fits every disk.
+/// Time that the service manager is asked to wait whenever loading has progressed: no fixed limit
+/// fits every disk.
 const MORE_TIME: Duration = Duration::from_secs(120);
 /// Bytes of the smallest weights whose progress is reported in bytes.
 const REPORTED_BYTES_MIN: u64 = 1_000_000_000;
@@ -33,10 +33,10 @@ pub struct Notifier {
 }
 
 impl Notifier {
-    /// Notifier for the socket of a path, or of an abstract name that is written with `@` in front.
+    /// Notifier for the socket at a path, or with an abstract name, written with `@` in front.
     ///
     /// # Errors
-    /// If `name` is no name of a socket.
+    /// If `name` cannot be the name of a socket.
     pub fn new(name: Option<&Path>) -> Result<Notifier, Failure> {
         let Some(name) = name else {
             return Ok(Notifier::default());
@@ -51,29 +51,29 @@ impl Notifier {
 
     fn send(&self, message: impl Display) {
         if let Some((socket, address)) = &self.to {
-            // A manager that has ended, or does not read, is no reason to stop serving.
+            // A service manager that has ended, or does not read, is no reason to stop serving.
             let _ = socket.send_to_addr(message.to_string().as_bytes(), address);
         }
     }
 
-    /// Says that requests are answered.
+    /// Reports that requests are answered.
     pub fn ready(&self, endpoint: impl Display) {
         self.send(format_args!("READY=1\nSTATUS=ready on {endpoint}"));
     }
 
-    /// Reports the progress of the start, and asks for more time from now on.
+    /// Reports the progress of the start, and asks for more time.
     pub fn starting(&self, status: impl Display) {
         let more = MORE_TIME.as_micros();
         self.send(format_args!("STATUS={status}\nEXTEND_TIMEOUT_USEC={more}"));
     }
 
-    /// Says that the end has begun.
+    /// Reports that the server is stopping.
     pub fn stopping(&self) {
         self.send("STOPPING=1\nSTATUS=finishing open replies");
     }
 
     /// Reports loading, then that the engine is alive, until it has stopped. An engine whose round
-    /// does not end is not reported alive.
+    /// does not end is not reported as alive.
     pub async fn follow(self: Arc<Notifier>, engine: Handle, progress: Arc<Progress>) {
         if self.to.is_none() {
             return;

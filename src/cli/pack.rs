@@ -1,4 +1,4 @@
-//! `pack`: weights as the kernels of this binary read them, in one file.
+//! `pack`: writes the weights into one file, in the layout that this binary's kernels read.
 
 use std::io;
 use std::num::NonZero;
@@ -36,15 +36,15 @@ pub struct Pack {
     file: PathBuf,
 }
 
-/// Most threads that repack: more would wait for the one that writes.
+/// Most threads that repack: more would wait for the thread that writes.
 const THREADS_MAX: usize = 4;
-/// Most threads if weights are first rounded to another format, which takes ten times as long.
+/// Most threads if weights are also rounded to another format, which takes ten times as long.
 const ROUNDING_MAX: usize = 16;
 
 /// Writes the file under another name beside `FILE` until it is complete.
 ///
 /// # Errors
-/// Why these weights are not this binary's, or what cannot be written.
+/// The reason why the weights are not this binary's, or the file that cannot be written.
 pub fn run(options: &Pack) -> Result<(), Failure> {
     let dest = &options.file;
     let files = Files::locate(Some(&options.weights))?;
@@ -96,10 +96,10 @@ fn bytes_max(texts: &[(String, Vec<u8>)]) -> u64 {
 }
 
 /// Makes the items `0 .. count` on several threads, and passes them to `take` in this order. A
-/// thread makes its next item when the last one has been taken, so that few are in memory.
+/// thread makes its next item once its last one was taken, so that few items are in memory.
 ///
 /// # Errors
-/// The first error of either in this order; items after it may have been begun on other threads.
+/// The first error of `make` or `take` in this order; later items may have been begun.
 fn in_order<T: Send, E: Send>(
     count: usize,
     make: impl Fn(usize) -> Result<T, E> + Sync,
@@ -116,7 +116,7 @@ fn in_order<T: Send, E: Send>(
             let ((sender, receiver), make) = (mpsc::sync_channel(0), &make);
             scope.spawn(move || {
                 let mut items = (first..count).step_by(threads).map(make);
-                // After an error nobody receives.
+                // After an error there is no receiver.
                 while items.next().is_some_and(|item| sender.send(item).is_ok()) {}
             });
             receiver
@@ -129,7 +129,7 @@ fn in_order<T: Send, E: Send>(
     })
 }
 
-/// Writes everything; returns the bytes of the file. `unwritten` reports what cannot be written.
+/// Writes all parts of the file; returns its number of bytes.
 fn write(
     mut writer: Writer,
     checkpoint: &Checkpoint,

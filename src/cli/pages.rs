@@ -1,4 +1,4 @@
-//! The manual page and completions, made of the definition of the command line.
+//! The manual page and shell completions, generated from the definition of the command line.
 
 use argh::{
     ArgsInfo, CommandInfoWithArgs as Command, FlagInfo, FlagInfoKind, FromArgValue, Optionality,
@@ -10,7 +10,7 @@ use model::target;
 mod completions;
 mod manual;
 
-/// A page that this program prints of itself.
+/// A page about this program that it can print.
 #[derive(Clone, Copy, Debug, FromArgValue)]
 pub enum Page {
     Man,
@@ -19,11 +19,11 @@ pub enum Page {
     Fish,
 }
 
-/// Facts that pages state of a build.
+/// Facts of a build that the pages state.
 struct Build<'a> {
     name: &'a str,
     version: &'a str,
-    /// Date of the release, `YYYY-MM-DD`; empty where none is known.
+    /// Date of the release as `YYYY-MM-DD`; empty if unknown.
     date: &'a str,
     model: &'a str,
     quant: &'a str,
@@ -31,7 +31,7 @@ struct Build<'a> {
 }
 
 impl Page {
-    /// The page of this binary.
+    /// Text of the page for this binary.
     pub fn own(self) -> String {
         self.of(&Build {
             name: target::BINARY,
@@ -66,12 +66,12 @@ fn verbs(command: &Command) -> Vec<(Vec<&str>, &Command)> {
     found
 }
 
-/// Flags that are shown.
+/// Flags that are not hidden.
 fn shown(command: &Command) -> impl Iterator<Item = &FlagInfo<'static>> {
     command.flags.iter().filter(|flag| !flag.hidden)
 }
 
-/// Placeholder of a flag's value; none for a switch.
+/// Placeholder of a flag's value; None for a switch.
 fn value(flag: &FlagInfo<'static>) -> Option<&'static str> {
     match flag.kind {
         FlagInfoKind::Switch => None,
@@ -79,7 +79,7 @@ fn value(flag: &FlagInfo<'static>) -> Option<&'static str> {
     }
 }
 
-/// Whether the value of a flag is a file or a folder.
+/// Whether the value of a flag is a path, by its description.
 fn is_path(flag: &FlagInfo<'static>) -> bool {
     const PATHS: [&str; 3] = ["file", "directory", "socket"];
     value(flag).is_some() && PATHS.iter().any(|word| flag.description.starts_with(word))

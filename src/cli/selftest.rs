@@ -1,4 +1,4 @@
-//! `selftest`: operations of this binary against their reference.
+//! `selftest`: compares operations of this binary with a reference.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -99,7 +99,7 @@ pub fn run(options: &Selftest) -> Result<(), Failure> {
     Err(Exit::Internal.failure(message))
 }
 
-/// The promise of equal bits on the first layers of this binary's model.
+/// Checks that bits do not depend on the batch, on the first layers of this binary's model.
 fn bits(choice: Choice, layers: usize) -> Result<Report, Failure> {
     let internal = |error| Exit::Internal.failure(error);
     let checkpoint = weights::open_seeded_layers(layers, Arc::default());
@@ -117,7 +117,7 @@ fn bits(choice: Choice, layers: usize) -> Result<Report, Failure> {
     Ok(trial.report)
 }
 
-/// Rules of bits as they are tried.
+/// State of checking the rules of equal bits.
 struct Trial {
     random: Random,
     report: Report,
@@ -164,7 +164,7 @@ impl check::Trial for Trial {
     }
 }
 
-/// Prints a line. A closed output does not stop the comparisons: the exit code still says the
+/// Prints a line. A closed output does not stop the comparisons: the exit code still has the
 /// outcome.
 fn print_line(line: &Line) {
     let _ = boot::print(&format!("{line}\n"));

@@ -46,21 +46,22 @@ use super::warm::Warm;
 use super::{Exit, Failure, identity};
 use crate::start::boot::{self, Files, TextSide};
 
-/// Default address.
+/// Address to listen on by default.
 const HOST_DEFAULT: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const PORT_DEFAULT: u16 = 8000;
-/// Threads of the server: for connections; to accept them and wait for signals; to read files
-/// again; to write lines to two files.
+/// Threads of the server: for connections; to accept connections and wait for signals; to read
+/// files again; to write two log files.
 pub const THREADS: usize = IO_THREADS * OF_RUNTIME + 1 + 1 + 2;
-/// Host memory that a disk for prompts is read through where `--cache-host` is not given: one in
-/// so many of the bytes that may be taken, and at most so many. No longer beginning is read.
+/// Part, one in so many, of the host's memory for prompts through which a disk is read if no size
+/// is given. Longer prompts are not kept on the disk.
 const STAGING_PART: u64 = 8;
+/// Most bytes of the host's memory through which a disk is read if no size is given.
 const STAGING_MAX: u64 = 4 << 30;
-/// Time that the disk has for writing the last prompts, once all are answered.
+/// Time for writing the last prompts to the disk, once all requests are answered.
 const WRITTEN_MAX: Duration = Duration::from_secs(5);
-/// Who may read the access log: the server's user and group.
+/// Permissions of the access log: the server's user, and its group to read.
 const ACCESS_LOG_MODE: u32 = 0o640;
-/// Who may read recorded texts: the server's user.
+/// Permissions of recorded texts: only the server's user.
 const DUMP_MODE: u32 = 0o600;
 
 /// serve the model over HTTP
@@ -190,7 +191,7 @@ pub struct Serve {
 }
 
 impl Serve {
-    /// Every setting under the name of its flag, in TOML's notation; none where there is no value.
+    /// Each setting under the name of its flag, in TOML; None if it has no value.
     pub fn settings(&self) -> Vec<(&'static str, Option<Value>)> {
         let text = |value: &dyn fmt::Display| Value::from(value.to_string());
         let path = |value: &Option<PathBuf>| value.as_ref().map(|path| text(&path.display()));
@@ -226,7 +227,7 @@ impl Serve {
     }
 }
 
-/// A list of texts.
+/// Texts as a list in TOML.
 fn texts(values: &[impl fmt::Display]) -> Value {
     Value::from(values.iter().map(ToString::to_string).collect::<Vec<_>>())
 }
@@ -234,7 +235,7 @@ fn texts(values: &[impl fmt::Display]) -> Value {
 /// Serves until a signal or a failure of the engine.
 ///
 /// # Errors
-/// What stopped it, with the fix where there is one.
+/// The reason for the end, with a fix if there is one.
 pub fn run(options: &Serve) -> Result<(), Failure> {
     boot::require_serving()?;
     require_drafts(options.speculate)?;
@@ -254,14 +255,14 @@ pub fn run(options: &Serve) -> Result<(), Failure> {
     }
     let none = |error| Exit::Internal.failure(format!("no threads: {error}"));
     let threads = Threads::new(IO_THREADS).map_err(none)?;
-    // Accepts connections, waits for signals and starts the engine.
+    // This runtime accepts connections, waits for signals and starts the engine.
     let mut runtime = Builder::new_multi_thread();
     let runtime = runtime.worker_threads(1).enable_all().build();
     let runtime = runtime.map_err(none)?;
     runtime.block_on(serve(options, files, warm, threads.homes()))
 }
 
-/// An id that a request and a line of the log can hold.
+/// Model id, which must have characters and none that controls a terminal.
 fn model_name(text: &str) -> Result<String, String> {
     match text.is_empty() || text.chars().any(char::is_control) {
         true => Err("must have characters, and none that controls a terminal".to_string()),
@@ -269,7 +270,7 @@ fn model_name(text: &str) -> Result<String, String> {
     }
 }
 
-/// Refuses more drafts than a step of this target has.
+/// Refuses more draft tokens than a step of this target has.
 fn require_drafts(speculate: Speculate) -> Result<(), Failure> {
     match speculate {
         Speculate::Depth(depth) if target::DRAFTS < depth => {
@@ -281,13 +282,13 @@ fn require_drafts(speculate: Speculate) -> Result<(), Failure> {
     }
 }
 
-/// Bytes of the host's memory that may be taken for prompts, if known.
+/// Bytes of the host's memory that prompts may take; None if unknown.
 fn memory_max() -> Option<u64> {
     let host = Backend::host_memory();
     host.bytes.map(|bytes| bytes.saturating_sub(host.server))
 }
 
-/// Refuses more of the host's memory for prompts than can be taken.
+/// Refuses a size above the host's memory that prompts may take.
 fn require_memory(size: Option<&Size>) -> Result<(), Failure> {
     match (size, memory_max()) {
         (Some(size), Some(most)) if size.bytes > most => {
@@ -299,7 +300,7 @@ fn require_memory(size: Option<&Size>) -> Result<(), Failure> {
     }
 }
 
-/// Refuses one of the two settings of a disk for prompts without the other.
+/// Refuses settings of a disk for prompts if the directory or the size is missing.
 fn require_disk(options: &Serve) -> Result<(), Failure> {
     let (bytes, daily) = (&options.cache_disk, &options.cache_disk_daily);
     match (&options.cache_dir, bytes, daily) {
@@ -311,7 +312,8 @@ fn require_disk(options: &Serve) -> Result<(), Failure> {
     }
 }
 
-/// Bytes of the host's memory for prompts: those asked for, or those that a disk is read through.
+/// Bytes of the host's memory for prompts: the given size, or else a share through which a disk is
+/// read.
 fn host_cache_bytes(options: &Serve) -> usize {
     let most = || memory_max().map_or(STAGING_MAX, |most| (most / STAGING_PART).min(STAGING_MAX));
     let asked = options.cache_host.as_ref().map(|size| size.bytes);
@@ -319,7 +321,7 @@ fn host_cache_bytes(options: &Serve) -> usize {
     asked.or(staging).unwrap_or(0) as usize
 }
 
-/// The disk for prompts, if there is to be one.
+/// Options of the disk for prompts; None without the settings.
 fn disk(options: &Serve, files: &Files) -> Option<disk::Options> {
     let (path, size) = (options.cache_dir.clone()?, options.cache_disk.as_ref()?);
     let daily = options.cache_disk_daily.as_ref().unwrap_or(size);
@@ -328,7 +330,8 @@ fn disk(options: &Serve, files: &Files) -> Option<disk::Options> {
     Some(disk::Options::folder(path, name, bytes))
 }
 
-/// Refuses an address that other machines reach, unless exactly one setting states who may use it.
+/// Refuses an address that other machines reach, unless exactly one setting states which clients
+/// may use the server.
 fn require_keys(options: &Serve) -> Result<(), Failure> {
     let host = Endpoint::of(options)?.ip().map(|ip| ip.to_canonical());
     let message = match (host, &options.api_keys_file, options.without_keys) {
@@ -350,7 +353,7 @@ fn require_keys(options: &Serve) -> Result<(), Failure> {
     Err(Exit::Usage.failure(message))
 }
 
-/// Encryption of the connections to the port.
+/// TLS for the connections to the port, if it is set.
 fn tls(options: &Serve) -> Result<Option<Tls>, Failure> {
     match (&options.tls_cert, &options.tls_key) {
         (None, None) => Ok(None),
@@ -367,14 +370,14 @@ fn tls(options: &Serve) -> Result<Option<Tls>, Failure> {
     }
 }
 
-/// Warns of doubtful settings of the file of keys.
+/// Warns about wide permissions and other doubtful settings of the key file.
 fn warn_of(keys: &Keys) {
     if let Some(warning) = keys.warning() {
         log::line(format_args!("warning: --api-keys-file {warning}"));
     }
 }
 
-/// The file of lines that `flag` names.
+/// Journal for the file that `flag` names.
 fn journal(
     flag: &str,
     path: &Option<PathBuf>,
@@ -392,7 +395,8 @@ fn journal(
     Ok(Some(Arc::new(journal)))
 }
 
-/// Number of connections that are served at once; logs if the system allows fewer than the maximum.
+/// Number of connections that are served at once; logs a line if the system allows fewer than
+/// usual.
 fn connections() -> usize {
     let connections = files::connections();
     if connections < CONNECTIONS_MAX {
@@ -404,7 +408,7 @@ fn connections() -> usize {
     connections
 }
 
-/// Settings that the flags choose.
+/// HTTP settings from the flags.
 fn settings(options: &Serve, endpoint: &Endpoint) -> Result<Settings, Failure> {
     let keys = options.api_keys_file.as_deref().map(Keys::load).transpose();
     let keys =
@@ -438,7 +442,7 @@ async fn serve(
     warm: Option<Warm>,
     homes: Vec<Home>,
 ) -> Result<(), Failure> {
-    // By default, this signal would end the process.
+    // The default action of this signal would end the process.
     let hangup = on_signal(SignalKind::hangup())?;
     let progress = Arc::new(Progress::default());
     let reported = progress.clone();
@@ -458,7 +462,7 @@ async fn serve(
     let stop = watch::Sender::new(false);
     let mut stopped = stop.subscribe();
     let mut server = tokio::spawn(server.run(async move {
-        // An error means that the sender is gone, which also means stopping.
+        // An error means that the sender is dropped, which also means stopping.
         let _ = stopped.wait_for(|stopped| *stopped).await;
     }));
     let limits = Limits {
@@ -498,7 +502,7 @@ async fn serve(
     outcome.and(Err(Exit::Cut.failure("")))
 }
 
-/// Runs from loading to the signal that stops the server.
+/// Loads the model and serves until the signal that stops the server.
 async fn live(
     engine: boot::Engine,
     warm: Option<Warm>,
@@ -509,14 +513,14 @@ async fn live(
     let signals = signalled();
     tokio::pin!(signals);
     let (engine, thread, chat) = (engine.handle, engine.thread, engine.chat);
-    // If this returns during loading, the engine thread goes on until the process ends.
+    // On a signal during loading the engine's thread goes on until the process ends.
     let chat = tokio::select! {
         chat = ready(&engine, chat, warm, notifier) => chat?,
         name = &mut signals => return stop_on(name?),
     };
     if let Some(chat) = chat {
         state.serve(chat, engine.clone());
-        // Memory that loading freed is of no use to serving.
+        // Serving has no use for memory that loading freed.
         allocator::trim();
         log::line(format_args!(
             "READY {endpoint} model {}, context {} x {}",
@@ -533,7 +537,7 @@ async fn live(
     match thread.join() {
         Ok(Err(error)) => {
             if error.is_of_device() {
-                // The engine cannot end these replies any more.
+                // The engine cannot end the open replies any more.
                 state.abort_replies(internal(DEVICE_FAILED));
             }
             Err(boot::engine_failure(&error))
@@ -543,7 +547,7 @@ async fn live(
     }
 }
 
-/// Waits until requests may come; the text side, or none where the engine has stopped instead.
+/// Waits until requests are answered; returns the text side, or None if the engine has stopped.
 async fn ready(
     engine: &Handle,
     chat: TextSide,
@@ -561,16 +565,15 @@ fn stop_on(name: &'static str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Requests a reading of the files at each `hangup`; one that comes during a reading causes
-/// another.
+/// Requests a reload at each `hangup`; a signal during a reload causes another one.
 async fn pass_on(mut hangup: Signal, readings: SyncSender<()>) {
     while hangup.recv().await.is_some() {
         let _ = readings.try_send(());
     }
 }
 
-/// Thread that reads keys and certificate again when asked to: a disk that does not answer delays
-/// neither requests nor other signals.
+/// Thread that reloads keys and certificate on request: a disk that does not answer delays neither
+/// requests nor other signals.
 fn reloader(state: Arc<ServerState>, tls: Option<Tls>) -> Result<SyncSender<()>, Failure> {
     let (readings, asked) = mpsc::sync_channel(1);
     let builder = thread::Builder::new().name("reload".to_owned());
@@ -579,7 +582,7 @@ fn reloader(state: Arc<ServerState>, tls: Option<Tls>) -> Result<SyncSender<()>,
     Ok(readings)
 }
 
-/// Reads keys and certificate again, where there are any.
+/// Reads keys and certificate again, if there are any.
 fn reload(state: &ServerState, tls: Option<&Tls>) {
     if state.settings.keys.is_none() && tls.is_none() {
         log::line("SIGHUP: there are no keys and no certificate to read again");
@@ -662,7 +665,7 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// Binds the endpoint; returns it with the port that was taken.
+/// Binds the endpoint; returns the endpoint with the port that was bound.
 async fn listen(endpoint: &Endpoint) -> Result<(Listener, Endpoint), Failure> {
     match endpoint {
         Endpoint::Address(wanted, encrypted) => {

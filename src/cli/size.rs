@@ -1,9 +1,9 @@
-//! Sizes in bytes, as flags state them.
+//! Sizes in bytes as values of flags.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Units, the largest first of each kind.
+/// Suffixes and their factors, the largest first of each kind.
 const UNITS: [(&str, u64); 8] = [
     ("TiB", 1 << 40),
     ("GiB", 1 << 30),
@@ -15,7 +15,7 @@ const UNITS: [(&str, u64); 8] = [
     ("KB", 1_000),
 ];
 
-/// A number of bytes, as in `32GB` or `1.5GiB`.
+/// A number of bytes, written like `32GB` or `1.5GiB`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Size {
     pub bytes: u64,
@@ -32,7 +32,7 @@ impl FromStr for Size {
         let (number, unit) = unit.ok_or_else(wrong)?;
         let number: f64 = number.trim_end().parse().map_err(|_| wrong())?;
         let bytes = number * unit as f64;
-        // `bytes < 1.0` would be false for NaN.
+        // The condition is also false for NaN.
         match bytes >= 1.0 && bytes < i64::MAX as f64 {
             true => Ok(Size {
                 bytes: bytes as u64,
@@ -49,7 +49,7 @@ impl fmt::Display for Size {
     }
 }
 
-/// Bytes in gigabytes, rounded down: a size that a flag takes.
+/// A number of bytes in gigabytes, rounded down, in the form of a flag's value.
 pub fn gigabytes(bytes: u64) -> String {
     format!("{}.{}GB", bytes / 1_000_000_000, bytes / 100_000_000 % 10)
 }

@@ -1,4 +1,4 @@
-//! `synth`: a drawn checkpoint of this binary's model, for measurements and comparisons.
+//! `synth`: writes a random checkpoint of this binary's model, for measurements and comparisons.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -27,10 +27,10 @@ pub struct Synth {
     layers: usize,
 }
 
-/// Writes the files, and prints what they are.
+/// Writes the files, and prints a line about them.
 ///
 /// # Errors
-/// Why they could not be written; all of them are removed then.
+/// The reason why a file could not be written; all files are removed then.
 pub fn run(options: &Synth) -> Result<(), Failure> {
     let progress = Arc::new(Progress::default());
     let (meter, start) = (Meter::start(&progress), Instant::now());

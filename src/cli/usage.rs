@@ -1,17 +1,17 @@
-//! Refusals of a command line: the command, the nearest known word, and where to find help.
+//! Errors about a command line: the command, the nearest known word, and a hint at help.
 
 use argh::{ArgsInfo, CommandInfoWithArgs};
 
 use super::{Atlas, Exit, Failure};
 
-/// Beginning of the parser's message about an unknown word.
+/// Start of the parser's message about an unknown word.
 const UNKNOWN: &str = "Unrecognized argument: ";
-/// Most edits between a wrong word and the suggested one: a letter added, left out or replaced, or
-/// two neighbours exchanged.
+/// Most edits between a wrong word and the suggested one: a letter is added, left out or replaced,
+/// or two neighbours are exchanged.
 const EDITS_MAX: usize = 2;
 
-/// Puts the command in front of a refusal of its command line, and a hint at help after it; other
-/// failures stay as they are. `arguments`: those after the program's name.
+/// Adds the command in front of a failure about its command line, and a hint at help at the end;
+/// other failures stay unchanged. `arguments`: those after the program's name.
 pub fn explained(program: &str, arguments: &[String], failure: Failure) -> Failure {
     if failure.exit != Exit::Usage {
         return failure;
@@ -35,7 +35,7 @@ fn explanation(program: &str, arguments: &[String], problem: &str) -> String {
     format!("{command}: {problem}{end} `{command} --help` tells more")
 }
 
-/// The words that select a command, and its arguments and verbs.
+/// Words that select a command, and the definition of its arguments and verbs.
 fn command(arguments: &[String]) -> (Vec<&str>, CommandInfoWithArgs) {
     let (mut names, mut info) = (Vec::new(), Atlas::get_args_info());
     let words = arguments.iter().map(String::as_str);
@@ -56,7 +56,7 @@ fn unknown(word: &str, info: &CommandInfoWithArgs) -> String {
     }
 }
 
-/// The nearest flag or verb, if one is near enough.
+/// The nearest known flag or verb; None if none is near enough.
 fn near(word: &str, info: &CommandInfoWithArgs) -> Option<String> {
     let flags = info.flags.iter().map(|flag| flag.long);
     let verbs = info.commands.iter().map(|below| below.name);
@@ -67,7 +67,7 @@ fn near(word: &str, info: &CommandInfoWithArgs) -> Option<String> {
     let plain = word.trim_start_matches('-');
     let edits = |known: &str| strsim::osa_distance(plain, known.trim_start_matches('-'));
     let near = known.into_iter().map(|known| (edits(known), known));
-    // Edits to half of a word make another word of it.
+    // Edits of half of a word would make it another word.
     let near = near.filter(|(edits, _)| *edits <= EDITS_MAX && 2 * edits < plain.len());
     near.min().map(|(_, known)| known.to_string())
 }

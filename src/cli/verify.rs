@@ -1,4 +1,4 @@
-//! `verify`: whether the files are those that this binary was built for.
+//! `verify`: checks that the files are those that this binary was built for.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -51,7 +51,7 @@ pub struct Verify {
     golden: Option<PathBuf>,
 }
 
-/// Prints a line per check.
+/// Prints a line for each check.
 ///
 /// # Errors
 /// The first check that fails.
@@ -83,7 +83,7 @@ pub fn run(options: &Verify) -> Result<(), Failure> {
     golden.map_or(Ok(()), |file| keep(&mut runner, &tokens, file))
 }
 
-/// Whether the files are those of this model: sizes, names, shapes and element types.
+/// Checks that the files are this model's: sizes, names, shapes and element types.
 fn identity(files: &Files, progress: &Arc<Progress>) -> Result<(), Failure> {
     let checkpoint = files.open(progress.clone())?;
     if let Files::Packed(packed) = files {
@@ -102,8 +102,8 @@ fn identity(files: &Files, progress: &Arc<Progress>) -> Result<(), Failure> {
     ))
 }
 
-/// Whether every byte of the files is as the manifest or the download's records state it. Files of
-/// which neither has a digest are reported as unknown.
+/// Checks digests of whole files against the manifest or the download's records. Files without a
+/// known digest are reported as unknown.
 fn digests(files: &Files, progress: &Arc<Progress>) -> Result<(), Failure> {
     for revision in revisions(files)? {
         boot::print(&revision)?;
@@ -140,7 +140,7 @@ fn digests(files: &Files, progress: &Arc<Progress>) -> Result<(), Failure> {
     }
 }
 
-/// Whether every byte of a packed file is the one that was written.
+/// Checks the digest of each piece of a packed file.
 fn pieces(packed: &Packed, progress: &Arc<Progress>) -> Result<(), Failure> {
     let meter = Meter::start(progress);
     let checked = packed.check(progress);
@@ -152,13 +152,13 @@ fn pieces(packed: &Packed, progress: &Arc<Progress>) -> Result<(), Failure> {
     ))
 }
 
-/// Refusal of a flag that needs the weights as they were released, for packed weights.
+/// Failure because of a flag that needs unpacked weights.
 fn unpacked(flag: &str) -> Failure {
     let fix = "packed weights have another layout; give the directory they are of";
     Exit::Usage.failure(format!("{flag}: {fix}"))
 }
 
-/// Lines about the revision that records in the directory state, and whether it is the manifest's.
+/// Lines on whether the revision in the directory's records is the manifest's.
 fn revisions(files: &Files) -> Result<Vec<String>, Failure> {
     let Files::Directory(directory) = files else {
         return Ok(Vec::new());
@@ -166,7 +166,7 @@ fn revisions(files: &Files) -> Result<Vec<String>, Failure> {
     let found = weights::revisions_of(directory)?;
     let line = match (found.first(), target::REVISION) {
         (None, _) => "--   revision not known: nothing here states it\n".to_string(),
-        // A different revision has been refused before.
+        // Another revision was refused before.
         (Some(found), Some(_)) => format!("ok   revision {}, by {}\n", found.commit, found.by),
         (Some(found), None) => format!(
             "--   revision {}, by {}; this binary was built for none in particular\n",
@@ -204,7 +204,7 @@ fn block(files: &Files, progress: &Arc<Progress>) -> Result<(), Failure> {
     ))
 }
 
-/// Checks that the tokenizer encodes texts.
+/// Checks that the tokenizer can encode texts; returns the text side, if the model has one.
 fn text(files: &Files) -> Result<Option<ChatModel>, Failure> {
     if target::TOKENIZER_FILE.is_empty() {
         boot::print("--   the model has no tokenizer and no chat template\n")?;
@@ -215,7 +215,7 @@ fn text(files: &Files) -> Result<Option<ChatModel>, Failure> {
     Ok(Some(chat))
 }
 
-/// Checks that the model computes what it should, as each start does.
+/// Checks the model's computations, as each start does.
 fn model(
     files: &Files,
     progress: &Arc<Progress>,
@@ -228,7 +228,7 @@ fn model(
     Ok(runner)
 }
 
-/// Compares every layer on the device with the CPU.
+/// Compares every layer on the device with the CPU's operations.
 fn oracle(files: &Files, runner: &mut Runner<Backend>, tokens: &[TokenId]) -> Result<(), Failure> {
     let checkpoint = files.open(Arc::default())?;
     let on_layer = |layer: &LayerFinding, seconds: f64| {
@@ -248,7 +248,7 @@ fn oracle(files: &Files, runner: &mut Runner<Backend>, tokens: &[TokenId]) -> Re
     }
 }
 
-/// Writes the tokens that the model gives now to `file`.
+/// Writes the model's current golden tokens to `file`.
 fn keep(runner: &mut Runner<Backend>, tokens: &[TokenId], file: &Path) -> Result<(), Failure> {
     let golden = check::keep_golden(runner, tokens);
     let golden = golden.map_err(|error| Exit::Internal.failure(error))?;

@@ -1,5 +1,5 @@
 //! `serve --warm FILE`: conversations that are computed before the server is ready, so that prompts
-//! with the same beginning find it in the cache, whatever their API key is.
+//! with the same prefix find it in the cache, whatever their API key is.
 //!
 //! A line of the file is the body of a request for a chat completion; members that are no part of
 //! the prompt are ignored.
@@ -29,21 +29,20 @@ use http::state::Service;
 use model::target::{FACTS, PAGE};
 use text::chat::{ChatModel, Prompt};
 
-/// Largest file that is read.
+/// Bytes of the largest file.
 const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
-/// Conversations of a file.
+/// Most conversations in a file.
 const CONVERSATIONS_MAX: usize = 4096;
-/// Tokens of the reply that each conversation is computed for: a prompt is cached when its first
-/// token is there.
+/// Tokens of the reply to each conversation: a prompt is cached when its first token comes.
 const REPLY_TOKENS: usize = 1;
-/// Events of such a reply: its token and its end.
+/// Most events of a reply of [`REPLY_TOKENS`]: its token and its end.
 const EVENTS: usize = REPLY_TOKENS + 1;
 /// Time between two progress lines.
 const REPORTED_EVERY: Duration = Duration::from_secs(5);
-/// Time between two checks whether the engine has stored the last prompt.
+/// Time between two checks whether the engine has cached the last prompt.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
-/// Conversations of a file, with the lines that they are on.
+/// Conversations of a file, with their line numbers.
 #[derive(Debug)]
 pub struct Warm {
     path: PathBuf,
@@ -51,7 +50,7 @@ pub struct Warm {
 }
 
 impl Warm {
-    /// Reads a file.
+    /// Reads the file at `path`.
     ///
     /// # Errors
     /// Names the file, the line that is no conversation, and the field at fault.
@@ -78,8 +77,8 @@ impl Warm {
         }
     }
 
-    /// Computes all conversations one after the other, so that each can use what it shares with
-    /// earlier ones. Returns the text side; None if the engine has stopped.
+    /// Computes all conversations one after the other, so that later ones can use cached prefixes
+    /// of earlier ones. Returns `chat`; None if the engine has stopped.
     ///
     /// # Errors
     /// Names the line whose conversation is too long, or cannot be computed.
@@ -105,10 +104,10 @@ impl Warm {
     }
 }
 
-/// Conversation that a line asks for.
+/// Conversation on a line, as a request for one token.
 ///
 /// # Errors
-/// Says what is wrong with it.
+/// The fault of the line.
 fn ask(text: &[u8]) -> Result<Ask, String> {
     if text.len() > BODY_BYTES_MAX {
         return Err(format!("is longer than {BODY_BYTES_MAX} bytes; shorten it"));
@@ -126,7 +125,7 @@ fn ask(text: &[u8]) -> Result<Ask, String> {
     }
 }
 
-/// Computes prompts, each with the line it is from; false if the engine has stopped.
+/// Computes prompts, each with its line number; false if the engine has stopped.
 async fn compute(
     path: &Path,
     prompts: Vec<(usize, Prompt)>,
@@ -174,7 +173,7 @@ async fn compute(
     Ok(true)
 }
 
-/// Gives a prompt to the engine; None if it takes no more.
+/// Submits a prompt to the engine; None if the engine takes no more requests.
 fn submit(engine: &Handle, prompt: Prompt) -> Option<EventReceiver> {
     let (events, receiver) = engine.channel(EVENTS);
     let request = Request {
@@ -194,7 +193,7 @@ fn submit(engine: &Handle, prompt: Prompt) -> Option<EventReceiver> {
     engine.submit(request).ok().map(|()| receiver)
 }
 
-/// Logs the progress.
+/// Logs the progress and notifies the service manager.
 fn report(done: usize, all: usize, engine: &Handle, notifier: &Notifier) {
     let computed = engine.stats().prompt_tokens.get();
     let text = format!("warming: {done} of {all} conversations, {computed} tokens computed");

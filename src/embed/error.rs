@@ -1,27 +1,27 @@
-//! Why there is no reply.
+//! Reasons why there is no reply.
 
 use hyper::StatusCode;
 
 use crate::start::exit::Failure;
 use http::error::ApiError;
 
-/// Why there is no model or no reply.
+/// Reason why there is no model or no reply.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Error {
-    /// The model cannot be loaded: what is wrong and its fix.
+    /// The model cannot be loaded; the text has the fault and its fix.
     #[error("{0}")]
     Open(String),
     /// The request cannot be answered as it is.
     #[error("{problem}")]
     Request {
-        /// The field at fault, by its name in the chat completions API: `messages[0].role`.
+        /// Field at fault, named as in the chat completions API, such as `messages[0].role`.
         field: Option<String>,
         problem: String,
     },
     /// The queue of requests is full; begin another once a reply is complete.
     #[error("as many requests wait as may; wait for a reply")]
     Busy,
-    /// The model failed; this engine answers nothing any more.
+    /// The model failed; this engine answers no further requests.
     #[error("{0}")]
     Engine(String),
 }
@@ -31,7 +31,7 @@ impl Error {
         Error::Open(failure.message)
     }
 
-    /// The error of a request over HTTP as one of this library.
+    /// Error of this library for the error of a request over HTTP.
     pub(super) fn of(error: ApiError) -> Error {
         match error.status {
             StatusCode::TOO_MANY_REQUESTS => Error::Busy,

@@ -25,8 +25,8 @@
 //! # A program that depends on it
 //!
 //! Hardware, model and quantisation are constants of the compiled library, as they are of a binary.
-//! The build reads the target from `ATLAS_TARGET` and takes `cpu/tiny/nvfp4`, whose weights are
-//! inside, without it:
+//! The build reads the target from `ATLAS_TARGET`; the default is `cpu/tiny/nvfp4`, whose weights
+//! are inside the library:
 //!
 //! ```toml
 //! [dependencies]
@@ -38,11 +38,11 @@
 //! ```
 //!
 //! Targets with device code are compiled and linked by the pipeline (`build/README.md`): cargo by
-//! itself has no kernels for them, and says so.
+//! itself cannot build the kernels of such targets, and reports that.
 //!
-//! The library says nothing on standard error unless it is asked to, by
-//! [`log::set_level`](host::log::set_level): then it reports how loading goes and what memory it
-//! takes.
+//! The library writes nothing to standard error by default. After
+//! [`log::set_level`](host::log::set_level) it reports the progress of loading and the memory in
+//! use.
 
 mod error;
 mod reply;
@@ -72,7 +72,7 @@ use http::state::ServerState;
 use model::target;
 use model::weights::Progress;
 
-/// A loaded model that answers requests. Clones are the same engine; its memory is freed when the
+/// A loaded model that answers requests. Clones are the same engine, whose memory is freed when the
 /// last clone and the last stream are dropped.
 #[derive(Clone)]
 pub struct Engine {
@@ -87,24 +87,26 @@ pub(crate) struct Loaded {
 }
 
 impl Engine {
-    /// Loads a model whose weights are inside of the program; blocks until it is checked.
+    /// Loads a model whose weights are inside the program; blocks until the model is checked.
     ///
     /// # Errors
-    /// [`Error::Open`], where there are none inside or the model cannot be loaded.
+    /// [`Error::Open`], if there are no weights inside or the model cannot be loaded.
     pub fn embedded() -> Result<Engine, Error> {
         Engine::of(None).map_err(Error::open)
     }
 
-    /// Loads the model from a directory that holds its weights, as `serve` would; blocks until it
-    /// is checked.
+    /// Loads the model from a directory that holds its weights, as `serve` would; blocks until the
+    /// model is checked.
     ///
     /// # Errors
-    /// [`Error::Open`] names the file that cannot be used, or what is too little.
+    /// [`Error::Open`] names the file that cannot be used, or the memory or threads that are
+    /// missing.
     pub fn open(weights: impl AsRef<Path>) -> Result<Engine, Error> {
         Engine::of(Some(weights.as_ref())).map_err(Error::open)
     }
 
-    /// `embedded` (without `weights`) and `open`, with errors that have exit codes.
+    /// [`Engine::embedded`] (without `weights`) or [`Engine::open`], with errors that have exit
+    /// codes.
     pub(crate) fn of(weights: Option<&Path>) -> Result<Engine, Failure> {
         boot::require_serving()?;
         let files = Files::locate(weights)?;
@@ -136,7 +138,8 @@ impl Engine {
         let watch = thread::spawn(move || {
             let outcome = thread.join();
             if outcome.is_err() {
-                // A device that does not answer causes no further events.
+                // A device that does not answer causes no further events, so open replies are ended
+                // here.
                 at_end.abort_replies(internal(DEVICE_FAILED));
             }
             outcome
@@ -150,12 +153,12 @@ impl Engine {
     /// Answers a request; blocks until the reply is complete.
     ///
     /// # Errors
-    /// As [`Engine::stream`], and [`Error::Engine`] where the model fails.
+    /// Errors of [`Engine::stream`], and [`Error::Engine`] if the model fails.
     pub fn generate(&self, request: &Request) -> Result<Reply, Error> {
         self.stream(request)?.reply()
     }
 
-    /// Begins to answer a request. Dropping the stream ends the reply.
+    /// Starts to answer a request. Dropping the stream ends the reply.
     ///
     /// # Errors
     /// [`Error::Request`] names the field that cannot be answered; [`Error::Busy`] if the queue of
@@ -169,13 +172,13 @@ impl Engine {
         &self.loaded.state.model_id
     }
 
-    /// Tokens of a prompt and its reply together, at most.
+    /// Most tokens of a prompt and its reply together.
     pub fn context(&self) -> usize {
         let service = self.loaded.state.service();
         service.map_or(target::MAX_CONTEXT, |service| service.engine.context())
     }
 
-    /// Ends the engine if no clone and no stream is left; returns how it ended.
+    /// Ends the engine if no clone and no stream is left; returns the outcome.
     pub(crate) fn close(self) -> Result<(), Failure> {
         match Arc::into_inner(self.loaded) {
             Some(mut loaded) => loaded.end().map_err(|error| boot::engine_failure(&error)),
@@ -193,7 +196,7 @@ impl fmt::Debug for Engine {
 impl Loaded {
     fn end(&mut self) -> Outcome {
         self.state.drain();
-        // A panic of the thread has been reported where it happened.
+        // A panic of the thread has been reported already.
         let outcome = self.watch.take().and_then(|watch| watch.join().ok());
         outcome.unwrap_or(Ok(()))
     }
@@ -214,7 +217,7 @@ impl Wake for Unpark {
     }
 }
 
-/// Waits on this thread, inside of a runtime or not, until `poll` is ready.
+/// Blocks this thread, inside an asynchronous runtime or not, until `poll` is ready.
 fn wait<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> T {
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let mut context = Context::from_waker(&waker);

@@ -1,4 +1,4 @@
-//! A reply while it is generated, and whole.
+//! Replies: complete ones, and streams of a reply's pieces.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -18,29 +18,29 @@ use model::target::FACTS;
 use step::executor::TokenId;
 use text::reply::append;
 
-/// A call that the model wants to be made.
+/// A tool call that the model asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ToolCall {
     pub name: String,
-    /// JSON of an object.
+    /// JSON object of the arguments.
     pub arguments: String,
 }
 
-/// A whole reply.
+/// A complete reply.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reply {
     pub text: String,
-    /// Reasoning before the text; empty where there is none.
+    /// Reasoning before the text; empty without reasoning.
     pub reasoning: String,
     pub tool_calls: Vec<ToolCall>,
-    /// All generated tokens, including those of reasoning, calls and the end of the turn.
+    /// Ids of all generated tokens, including those of reasoning, calls and the end of the turn.
     pub tokens: Vec<TokenId>,
     pub usage: Usage,
     pub finish: Finish,
 }
 
-/// A reply that is being generated: an iterator over its pieces, which blocks, or
-/// [`Stream::piece`] in asynchronous code. Dropping it ends the reply.
+/// A reply that is being generated: a blocking iterator over its pieces, with [`Stream::piece`] for
+/// asynchronous code. Dropping the stream ends the reply.
 pub struct Stream {
     generation: Generation,
     abort: Abort,
@@ -49,7 +49,7 @@ pub struct Stream {
     finish: Option<Finish>,
     /// Whether no further event follows.
     ended: bool,
-    // Declared after the generation, to be dropped after it: the engine's end waits for that of all
+    // Declared after the generation, to be dropped after it: the engine ends only after all
     // replies.
     _loaded: Arc<Loaded>,
 }
@@ -93,7 +93,7 @@ impl Stream {
         }
     }
 
-    /// Takes over the events that have come.
+    /// Takes the events that have come, with their pieces and tokens.
     fn poll_events(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), ApiError>> {
         let Stream {
             generation,
@@ -115,25 +115,25 @@ impl Stream {
         }
     }
 
-    /// Tokens so far.
+    /// Ids of the tokens so far.
     pub fn tokens(&self) -> &[TokenId] {
         &self.tokens
     }
 
-    /// Usage so far.
+    /// Token counts so far.
     pub fn usage(&self) -> Usage {
         self.generation.usage()
     }
 
-    /// Why the reply ended; None while it goes on.
+    /// Reason why the reply ended; None while it goes on.
     pub fn finish(&self) -> Option<Finish> {
         self.finish.filter(|_| self.ready.is_empty())
     }
 
-    /// The reply from here on, whole; blocks.
+    /// The rest of the reply, complete; blocks.
     ///
     /// # Errors
-    /// [`Error::Engine`], where the model fails.
+    /// [`Error::Engine`], if the model fails.
     pub fn reply(mut self) -> Result<Reply, Error> {
         let mut pieces = Vec::new();
         for piece in self.by_ref() {
@@ -185,7 +185,7 @@ impl fmt::Debug for Stream {
     }
 }
 
-/// Begins the reply to a request, checked like a client's over HTTP.
+/// Starts the reply to a request, which is checked as if it came over HTTP.
 fn begin(loaded: &Loaded, request: &Request) -> Result<Generation, Error> {
     let stopped = || Error::Engine("the engine has stopped".to_string());
     let service = loaded.state.service().ok_or_else(stopped)?;

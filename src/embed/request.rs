@@ -1,4 +1,4 @@
-//! Requests: the fields of chat completions, by methods for the usual ones.
+//! Requests: fields of the chat completions API, with methods for the usual ones.
 
 use serde_json::{Map, Value, json};
 
@@ -9,12 +9,12 @@ pub struct Request {
 }
 
 impl Request {
-    /// A conversation of one question.
+    /// A request with one question of the user.
     pub fn prompt(text: impl Into<String>) -> Request {
         Request::messages([("user", text)])
     }
 
-    /// A conversation: roles (`system`, `user`, `assistant`) and what they say.
+    /// A request with a conversation: roles (`system`, `user`, `assistant`) and texts.
     pub fn messages<R: Into<String>, T: Into<String>>(
         messages: impl IntoIterator<Item = (R, T)>,
     ) -> Request {
@@ -34,13 +34,14 @@ impl Request {
         self.set("temperature", temperature)
     }
 
-    /// Tokens come from the smallest set whose probability reaches this; above 0, at most 1.
+    /// Sampling from the smallest set of tokens whose probability reaches `top_p`, above 0 and at
+    /// most 1.
     pub fn top_p(self, top_p: f64) -> Request {
         self.set("top_p", top_p)
     }
 
-    /// Requests that are equal, with the same seed, have the same reply; by default each has
-    /// another seed.
+    /// Seed of sampling: equal requests with equal seeds have equal replies. By default each
+    /// request has another seed.
     pub fn seed(self, seed: i64) -> Request {
         self.set("seed", seed)
     }
@@ -56,7 +57,8 @@ impl Request {
         self.set("chat_template_kwargs", json!({"enable_thinking": on}))
     }
 
-    /// Any field of the chat completions API, such as `tools` or `response_format`, in its form.
+    /// Any field of the chat completions API, such as `tools` or `response_format`, in the API's
+    /// form.
     pub fn set(mut self, field: &str, value: impl Into<Value>) -> Request {
         self.fields.insert(field.to_string(), value.into());
         self

@@ -8,40 +8,40 @@ use std::ptr;
 
 use crate::leave;
 
-/// Arenas of the allocator. Each reserves addresses of its own and keeps its freed blocks.
+/// Number of arenas. Each reserves its own addresses and keeps its freed blocks.
 pub const POOLS: usize = 4;
-/// Addresses that an arena reserves: twice its size while it is made.
+/// Bytes of addresses that an arena reserves: twice its size while it is created.
 pub const POOL_BYTES: u64 = 128 * 1024 * 1024;
-/// Least bytes of a block outside of the arenas, which is returned to the system when freed.
+/// Bytes from which a block lies outside of the arenas and returns to the system when freed.
 const LARGE_BLOCK_BYTES: i32 = 1024 * 1024;
-/// Bytes below a frame that calls from there may be using.
+/// Bytes below a stack frame that calls from it may be using.
 const STACK_RETAINED_BYTES: usize = 128 * 1024;
-/// Exit code of the process, as `cli::Exit::Unavailable`.
+/// Exit code of the process, the same as `Exit::Unavailable`.
 const EXIT: i32 = 69;
 
-/// The system's allocator; the process ends when it fails.
+/// The system's allocator; the process ends when it has no memory.
 #[derive(Debug)]
 pub struct Allocator;
 
-// SAFETY: each method is the system allocator's, with the same arguments.
+// SAFETY: each method calls that of the system's allocator with the same arguments.
 unsafe impl GlobalAlloc for Allocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller keeps the contract of this very method.
+        // SAFETY: the caller keeps the contract of this method, which is that of the call.
         given(unsafe { System.alloc(layout) }, layout.size())
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller keeps the contract of this very method.
+        // SAFETY: the caller keeps the contract of this method, which is that of the call.
         given(unsafe { System.alloc_zeroed(layout) }, layout.size())
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: the caller keeps the contract of this very method.
+        // SAFETY: the caller keeps the contract of this method, which is that of the call.
         given(unsafe { System.realloc(block, layout, size) }, size)
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps the contract of this very method.
+        // SAFETY: the caller keeps the contract of this method, which is that of the call.
         unsafe { System.dealloc(block, layout) }
     }
 }
@@ -53,29 +53,28 @@ fn given(block: *mut u8, bytes: usize) -> *mut u8 {
     block
 }
 
-/// Prints the error without allocating.
+/// Prints an error without allocating, and ends the process.
 #[cold]
 fn exhausted(bytes: usize) -> ! {
     let mut line = [0_u8; 160];
     let capacity = line.len();
     let mut rest = &mut line[..];
-    // The rest of a line that does not fit is cut off.
+    // Text that does not fit into `line` is cut off.
     let _ = writeln!(
         rest,
         "memory: the system refuses {bytes} bytes; raise its limit (`ulimit -v`, MemoryMax=) or \
          stop other programs"
     );
     let length = capacity - rest.len();
-    // SAFETY: the bytes are there. The library's own handle may be in use by whoever asked for
-    // memory.
+    // SAFETY: `line` has `length` bytes. Rust's handle is not used: the caller may have locked it.
     unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), length) };
     leave(EXIT)
 }
 
-/// Sets the allocator up; to be called before there are threads.
+/// Sets parameters of the allocator; must be called before there are threads.
 #[cfg(target_env = "gnu")]
 pub fn prepare() {
-    // SAFETY: both set a parameter of the allocator; one that it does not know changes nothing.
+    // SAFETY: both calls set a parameter of the allocator; an unknown parameter has no effect.
     unsafe {
         libc::mallopt(libc::M_ARENA_MAX, POOLS as i32);
         libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE_BLOCK_BYTES);
@@ -85,7 +84,7 @@ pub fn prepare() {
 /// Returns free memory of the arenas to the system.
 #[cfg(target_env = "gnu")]
 pub fn trim() {
-    // SAFETY: it touches free blocks alone, under the allocator's own locks.
+    // SAFETY: the call touches only free blocks, under the allocator's own locks.
     unsafe { libc::malloc_trim(0) };
 }
 
@@ -103,16 +102,16 @@ pub fn trim_stack() {
     }
     let here = (&raw const bytes).addr();
     let unused = here.saturating_sub(lowest.addr() + STACK_RETAINED_BYTES);
-    // SAFETY: no frame lies there, for the stack grows down to `lowest`; the last page is kept by
-    // what is left above it.
+    // SAFETY: no frame is below `here`, since the stack grows down to `lowest`; the bytes retained
+    // for this function's own calls are excluded.
     unsafe { libc::madvise(lowest, unused, libc::MADV_DONTNEED) };
 }
 
-/// Other C libraries decide by themselves.
+/// Nothing: other C libraries have no such parameters.
 #[cfg(not(target_env = "gnu"))]
 pub fn prepare() {}
 
-/// Other C libraries decide by themselves.
+/// Nothing: other C libraries have no such call.
 #[cfg(not(target_env = "gnu"))]
 pub fn trim() {}
 

@@ -1,8 +1,8 @@
 //! Paths that cannot leave a folder, and folders that open them.
 //!
-//! Lists of a bundle from elsewhere name files that are read and written, often by root.
-//! [`Beneath`] is a checked path of such a list, and [`Dir`] opens it from the handle of a folder
-//! without following links: it stays inside, whatever is renamed or linked meanwhile.
+//! A bundle from elsewhere lists files that are read and written, often by root. [`Beneath`] is a
+//! checked path of such a list, and [`Dir`] opens the path from the handle of a folder without
+//! following links: the path stays inside, whatever is renamed or linked meanwhile.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -41,10 +41,10 @@ impl Beneath {
         }
     }
 
-    /// The last name of a path that an operator gave, and the folder that holds it.
+    /// The folder and the last name of a path that an operator gave.
     ///
     /// # Errors
-    /// `InvalidInput` when it ends in no name that a file can be written under.
+    /// `InvalidInput` when the path does not end in a name for a file.
     pub fn last(path: &Path) -> io::Result<(&Path, Beneath)> {
         let folder = path.parent().filter(|folder| *folder != Path::new(""));
         let ends_in_name = matches!(path.components().next_back(), Some(Component::Normal(_)));
@@ -59,7 +59,7 @@ impl Beneath {
         &self.0
     }
 
-    /// The path below the folder `first`, if it begins with that.
+    /// The rest of the path below the folder `first`; None if the path is not below it.
     pub fn below(&self, first: &str) -> Option<Beneath> {
         let rest = self.0.strip_prefix(first)?.strip_prefix('/')?;
         Some(Beneath(rest.to_string()))
@@ -69,7 +69,7 @@ impl Beneath {
         Beneath(format!("{self}/{rest}"))
     }
 
-    /// Folder and last name.
+    /// Folder and last name of the path.
     pub fn split(&self) -> (Option<Beneath>, Beneath) {
         match self.0.rsplit_once('/') {
             None => (None, self.clone()),
@@ -77,7 +77,7 @@ impl Beneath {
         }
     }
 
-    /// Paths of the folders around it, the outermost first, then its own.
+    /// Paths of the folders around this path, the outermost first, then the path itself.
     fn prefixes(&self) -> impl Iterator<Item = Beneath> {
         let ends = self.0.match_indices('/').map(|(at, _)| at);
         ends.chain([self.0.len()])
@@ -91,14 +91,14 @@ impl fmt::Display for Beneath {
     }
 }
 
-/// Users whose links are followed: root, this process, and the owner of `/`, who is root elsewhere
-/// where a container has users of its own.
+/// Users whose links are followed: root, this process, and the owner of `/`, which in a container
+/// with its own users is the outer root.
 pub fn trusted() -> [u32; 3] {
     let root = open("/", LOOK, Mode::empty()).and_then(fstat);
     [0, root.map_or(0, |stat| stat.st_uid), geteuid().as_raw()]
 }
 
-/// Whether the user of this process owns the file.
+/// Whether the user of this process owns a file.
 pub fn is_own(stat: &Stat) -> bool {
     stat.st_uid == geteuid().as_raw()
 }
@@ -107,10 +107,10 @@ pub fn kind(stat: &Stat) -> FileType {
     FileType::from_raw_mode(stat.st_mode)
 }
 
-/// Flags to look at the entry of a name without reading it or waiting for a writer of a pipe.
+/// Flags to open an entry for its status only, without waiting for the writer of a pipe.
 pub const LOOK: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 const FOLDER: OFlags = LOOK.union(OFlags::DIRECTORY);
-/// Flags to open without waiting for a writer of a pipe.
+/// Flags to open without waiting for the writer of a pipe.
 const AT_ONCE: OFlags = OFlags::NONBLOCK
     .union(OFlags::NOCTTY)
     .union(OFlags::CLOEXEC);
@@ -126,19 +126,19 @@ pub struct Dir {
 }
 
 impl Dir {
-    /// Opens a folder that an operator named. Links on the way there count when root or the user of
-    /// this process placed them: in a folder that all may write to anybody can place one.
+    /// Opens a folder that an operator named. Links in the path are followed if root or the user of
+    /// this process placed them: anybody can place links in a folder that all may write to.
     ///
     /// # Errors
-    /// The operating system's error, or one that names a link of another user on the way.
+    /// The operating system's error, or one that names another user's link in the path.
     pub fn open(path: &Path) -> io::Result<Dir> {
         Way::to(path)?.walk(false)
     }
 
-    /// Opens a folder like `open`, and makes those on the way that are not there.
+    /// Opens a folder like [`Dir::open`], and makes missing folders in the path.
     ///
     /// # Errors
-    /// The operating system's error, or one that names a link of another user on the way.
+    /// The operating system's error, or one that names another user's link in the path.
     pub fn make(path: &Path) -> io::Result<Dir> {
         Way::to(path)?.walk(true)
     }
@@ -152,18 +152,18 @@ impl Dir {
         self.path.join(path.as_str())
     }
 
-    /// Opens the entry at `path` in the folder without following a link.
+    /// Opens the entry at `path` in the folder without following links.
     fn at(&self, path: &Beneath, flags: OFlags, mode: u32) -> io::Result<OwnedFd> {
         let (flags, mode) = (flags | OFlags::NOFOLLOW, Mode::from_raw_mode(mode));
         let stays = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
         match openat2(&self.handle, path.as_str(), flags, mode, stays) {
-            // Kernels before 5.6 do not know the call, some containers forbid what is new to them.
+            // Kernels before 5.6 do not have the call, and some containers forbid it.
             Err(Errno::NOSYS | Errno::PERM) => Ok(self.at_by_parts(path, flags, mode)?),
             opened => Ok(opened?),
         }
     }
 
-    /// `at`, one folder of the path at a time.
+    /// [`Dir::at`], one folder of the path at a time.
     fn at_by_parts(&self, path: &Beneath, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
         let (folder, name) = path.split();
         let Some(folder) = folder else {
@@ -176,7 +176,7 @@ impl Dir {
         openat(folder?, name.as_str(), flags, mode)
     }
 
-    /// Opens a folder below.
+    /// Opens a folder below this one.
     ///
     /// # Errors
     /// The operating system's error; a link is no folder.
@@ -187,7 +187,7 @@ impl Dir {
         })
     }
 
-    /// Opens a folder below, and makes those on the way that are not there, of this mode less the
+    /// Opens a folder below this one, and makes missing folders in the path, with `mode` less the
     /// process's mask.
     ///
     /// # Errors
@@ -203,7 +203,7 @@ impl Dir {
         self.folder(path)
     }
 
-    /// Makes one folder that is not there.
+    /// Makes one new folder.
     ///
     /// # Errors
     /// `AlreadyExists`, and the operating system's error.
@@ -216,22 +216,22 @@ impl Dir {
     /// Opens a regular file to read it.
     ///
     /// # Errors
-    /// The operating system's error, or that it is no regular file.
+    /// The operating system's error, or that the entry is no regular file.
     pub fn read(&self, path: &Beneath) -> io::Result<File> {
         let file = File::from(self.at(path, OFlags::RDONLY | AT_ONCE, 0)?);
         regular(file)
     }
 
-    /// Opens a regular file to append to it; makes it if it does not exist.
+    /// Opens a regular file to append to it; makes the file if it does not exist.
     ///
     /// # Errors
-    /// The operating system's error, or that it is no regular file.
+    /// The operating system's error, or that the entry is no regular file.
     pub fn append(&self, path: &Beneath) -> io::Result<File> {
         let flags = OFlags::RDWR | OFlags::APPEND | OFlags::CREATE | AT_ONCE;
         regular(File::from(self.at(path, flags, 0o666)?))
     }
 
-    /// Makes a file that is not there, of this mode less the process's mask.
+    /// Makes a new file, with `mode` less the process's mask.
     ///
     /// # Errors
     /// `AlreadyExists`, and the operating system's error.
@@ -240,11 +240,11 @@ impl Dir {
         Ok(self.at(path, flags, mode)?.into())
     }
 
-    /// Opens a regular file of this process's user to go on with it. None if there is no such file,
-    /// or it has other names: it is then somebody else's too.
+    /// Opens a regular file of this process's user to continue writing it. None if there is no such
+    /// file, or if it has other names, by which others may use it.
     ///
     /// # Errors
-    /// The operating system's error, or that it is no regular file.
+    /// The operating system's error, or that the entry is no regular file.
     pub fn resume(&self, path: &Beneath) -> io::Result<Option<File>> {
         let alone =
             |stat: &Stat| kind(stat) == FileType::RegularFile && is_own(stat) && stat.st_nlink == 1;
@@ -257,17 +257,16 @@ impl Dir {
     /// Gives an open file another name.
     ///
     /// # Errors
-    /// The operating system's error, as where it is of another file system.
+    /// The operating system's error, such as for a file of another file system.
     pub fn link(&self, file: &File, path: &Beneath) -> io::Result<()> {
         let (holder, name) = self.holder(path)?;
-        // Linked by its handle, so that it is the file that was open, whatever its name leads to
-        // now.
+        // Linked by its handle: the file's old name may lead to another file by now.
         let from = format!("/proc/self/fd/{}", file.as_raw_fd());
         let follow = AtFlags::SYMLINK_FOLLOW;
         Ok(linkat(CWD, from, &holder, name.as_str(), follow)?)
     }
 
-    /// Facts of the entry at a path, of a link itself if it is one; None where there is no entry.
+    /// Status of the entry at a path, of a link itself if it is one; None if there is no entry.
     pub fn look(&self, path: &Beneath) -> io::Result<Option<Stat>> {
         let found = self
             .holder(path)
@@ -278,19 +277,19 @@ impl Dir {
         }
     }
 
-    /// Facts of the folder itself.
+    /// Status of the folder itself.
     pub fn stat(&self) -> io::Result<Stat> {
         Ok(fstat(&self.handle)?)
     }
 
-    /// Target of the link at a path; None where there is no link.
+    /// Target of the link at a path; None if there is no link.
     pub fn link_target(&self, path: &Beneath) -> Option<PathBuf> {
         let (holder, name) = self.holder(path).ok()?;
         let target = readlinkat(&holder, name.as_str(), Vec::new()).ok()?;
         Some(OsString::from_vec(target.into_bytes()).into())
     }
 
-    /// The folder that holds a path, and the last name.
+    /// Handle of the folder around a path, and the last name.
     fn holder(&self, path: &Beneath) -> io::Result<(OwnedFd, Beneath)> {
         let (folder, name) = path.split();
         let holder = match folder {
@@ -300,7 +299,7 @@ impl Dir {
         Ok((holder, name))
     }
 
-    /// Sorted names of its entries, without those that are not UTF-8.
+    /// Sorted names of the folder's entries, without those that are not UTF-8.
     pub fn names(&self) -> io::Result<Vec<Beneath>> {
         let names = self.entries()?.into_iter();
         let names = names.filter_map(|name| Beneath::parse(name.to_str()?).ok());
@@ -324,7 +323,7 @@ impl Dir {
         Ok(self.entries()?.is_empty())
     }
 
-    /// Renames an entry, as `flags` say.
+    /// Renames an entry, with the options `flags`.
     pub fn rename(&self, from: &Beneath, to: &Beneath, flags: RenameFlags) -> Result<(), Errno> {
         let (folder, from, to) = (&self.handle, from.as_str(), to.as_str());
         renameat_with(folder, from, folder, to, flags)
@@ -333,15 +332,15 @@ impl Dir {
     /// Removes a file or link.
     ///
     /// # Errors
-    /// The operating system's error, but none where there is nothing.
+    /// The operating system's error; none if the entry does not exist.
     pub fn remove(&self, path: &Beneath) -> io::Result<()> {
         self.unlink(path, AtFlags::empty())
     }
 
-    /// Removes a folder that is empty.
+    /// Removes an empty folder.
     ///
     /// # Errors
-    /// The operating system's error, but none where there is nothing.
+    /// The operating system's error; none if the folder does not exist.
     pub fn remove_folder(&self, path: &Beneath) -> io::Result<()> {
         self.unlink(path, AtFlags::REMOVEDIR)
     }
@@ -377,7 +376,7 @@ impl Dir {
     /// Handle of the folder that can be locked, given a mode and flushed to the disk.
     ///
     /// # Errors
-    /// The operating system's error, as for a folder that this process may not list.
+    /// The operating system's error, such as for a folder that this process may not list.
     pub fn readable(&self) -> io::Result<File> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(openat(&self.handle, ".", flags, Mode::empty())?.into())
@@ -403,7 +402,7 @@ fn regular(file: File) -> io::Result<File> {
     }
 }
 
-/// A way through folders and links.
+/// Walk through folders and links to a folder.
 struct Way {
     path: PathBuf,
     at: OwnedFd,
@@ -424,7 +423,7 @@ impl Way {
         Ok(way)
     }
 
-    /// Adds the names of `path` before those still to be walked.
+    /// Puts the names of `path` before the names still to be walked.
     fn go_by(&mut self, path: &Path) -> io::Result<()> {
         if path.is_absolute() {
             self.at = open("/", FOLDER, Mode::empty())?;

@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use chrono::{DateTime, NaiveDateTime};
 
-/// Conversions that Python's `strftime` and this one have.
+/// Conversions of `strftime` that Python and [`strftime`] have.
 const CONVERSIONS: &str = "AaBbhCDFGHIMRSTUVWXYcdejmnprstuwxy%fzZ";
 
 /// Seconds since 1970.
@@ -14,8 +14,8 @@ pub fn seconds() -> u64 {
     since.map_or(0, |since| since.as_secs())
 }
 
-/// Conversions of `strftime` in UTC and in C's locale, with `-` for numbers without padding; what
-/// is none is left as it is.
+/// Text of `format` with Python's conversions of `strftime` for the time `now` in UTC and in C's
+/// locale; `-` after `%` removes the padding of numbers. Unknown conversions are left as they are.
 pub fn strftime(format: &str, now: SystemTime) -> String {
     let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
     let moment = DateTime::from_timestamp(since.as_secs().cast_signed(), since.subsec_nanos());
@@ -45,17 +45,17 @@ pub fn strftime(format: &str, now: SystemTime) -> String {
 fn shown(name: char, moment: &NaiveDateTime) -> String {
     let conversion = match name {
         'f' => "%6f".to_string(),
-        // A time of Python's that knows no zone shows none.
+        // Python's times without a zone print no zone.
         'z' | 'Z' => String::new(),
         name => format!("%{name}"),
     };
     let mut out = String::new();
-    // Writing to memory does not fail, and the library has each of them.
+    // Writing to memory does not fail, and chrono has all of these conversions.
     let _ = write!(out, "{}", moment.format(&conversion));
     out
 }
 
-/// A number without the zeros or blanks before it.
+/// A number without the zeros or blanks that pad it.
 fn unpadded(number: &str) -> &str {
     let digits = number.trim_start_matches(['0', ' ']);
     match digits.is_empty() {

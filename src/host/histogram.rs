@@ -4,11 +4,11 @@ use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Upper bounds of the buckets in seconds; one more takes the rest.
+/// Upper bounds of the buckets in seconds; one more bucket counts longer times.
 const SECONDS: &[f64] = &[
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, 600.0, 2560.0,
 ];
-/// Bounds of sizes in tokens.
+/// Upper bounds of the buckets in tokens; one more bucket counts larger numbers.
 const TOKENS: &[f64] = &[
     1.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0, 16384.0, 65536.0, 262144.0,
 ];
@@ -50,7 +50,7 @@ impl Histogram {
         self.add(duration.as_secs_f64(), nanos, times);
     }
 
-    /// Counts a number of tokens, or of what is as many.
+    /// Counts a number of tokens, or of another unit.
     pub fn record_tokens(&self, tokens: usize) {
         self.add(tokens as f64, tokens as u64, 1);
     }
@@ -62,7 +62,7 @@ impl Histogram {
         self.sum.fetch_add(sum, Ordering::Relaxed);
     }
 
-    /// Appends the series `name`, each with `labels`: `name="value"` pairs, perhaps none.
+    /// Appends the series `name`, each with `labels`: `name="value"` pairs, or none.
     pub fn write(&self, out: &mut String, name: &str, labels: &str, help: &str) {
         let comma = if labels.is_empty() { "" } else { "," };
         let braced = match labels.is_empty() {

@@ -1,5 +1,5 @@
 //! Services of the host: files beneath a folder, outputs, files that an operator names, lines for
-//! the operator, threads, memory and the calendar. Nothing in here knows of models or requests.
+//! the operator, threads, memory and the calendar. This crate does not know models or requests.
 
 pub mod allocator;
 pub mod beneath;
@@ -13,7 +13,7 @@ pub mod pool;
 pub mod testing;
 pub mod threads;
 
-/// Bytes that nobody can guess.
+/// Random bytes that nobody can guess.
 pub fn random<const N: usize>() -> [u8; N] {
     let mut secret = [0; N];
     let mut filled = 0;
@@ -26,9 +26,9 @@ pub fn random<const N: usize>() -> [u8; N] {
     secret
 }
 
-/// Ends the process at once. An orderly exit runs what libraries registered for it, libcuda among
-/// them, and that may wait for a device that does not answer.
+/// Ends the process at once. An orderly exit would run handlers of libraries, among them libcuda's,
+/// which may wait for a device that does not answer.
 pub fn leave(code: i32) -> ! {
-    // SAFETY: it runs nothing of this process and does not return.
+    // SAFETY: the call runs no code of this process and does not return.
     unsafe { libc::_exit(code) }
 }

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Level of the process. The library is silent until a level is set.
+/// Level of the process. Nothing is written until a level is set.
 static LEVEL: AtomicU8 = AtomicU8::new(Level::Silent as u8);
 
 /// Amount of lines for the operator.
@@ -13,7 +13,7 @@ static LEVEL: AtomicU8 = AtomicU8::new(Level::Silent as u8);
 pub enum Level {
     Silent,
     Info,
-    /// Also lines that explain why a client does not get what it expects.
+    /// Also lines that explain why a client does not get the expected answer.
     Debug,
 }
 
@@ -39,12 +39,12 @@ impl fmt::Display for Level {
     }
 }
 
-/// Sets which lines are written from now on.
+/// Sets the level of lines that are written from now on.
 pub fn set_level(level: Level) {
     LEVEL.store(level as u8, Ordering::Relaxed);
 }
 
-/// Whether [`debug`] writes anything.
+/// Whether [`debug`] writes lines.
 pub fn logs_debug() -> bool {
     LEVEL.load(Ordering::Relaxed) == Level::Debug as u8
 }
@@ -63,7 +63,7 @@ pub fn line(text: impl Display) {
         return;
     }
     let text = escaped(&text.to_string());
-    // There is nowhere to report that standard error is closed.
+    // A failure of standard error cannot be reported anywhere.
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 

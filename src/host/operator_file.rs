@@ -1,10 +1,9 @@
 //! Files that an operator names: keys, certificates, settings, conversations, golden tokens; and
 //! files of lines that are written for one.
 //!
-//! Nothing but a regular file of a bounded size is read, wherever links lead to it: a pipe is
-//! waited for without end, and a device gives without end. To open a device may do something
-//! already, so the name is looked at first; what was opened is looked at again, without waiting for
-//! a writer.
+//! Only regular files of a bounded size are read, perhaps through links: a pipe might wait for
+//! ever, and a device never ends. Opening a device may already have an effect, so the status of the
+//! name is checked first; the opened file is checked again, without waiting for a writer.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, Take, Write};
@@ -15,10 +14,10 @@ use rustix::fs::OFlags;
 
 const FLAGS: OFlags = OFlags::NONBLOCK.union(OFlags::NOCTTY);
 
-/// Opens the file at `path`, to be read as far as it reaches now.
+/// Opens the file at `path` to read its current content.
 ///
 /// # Errors
-/// Those of the system; a file that is not regular, or has more than `bytes_max` bytes.
+/// The system's errors; a file that is not regular, or has more than `bytes_max` bytes.
 pub fn open(path: &Path, bytes_max: u64) -> io::Result<Take<File>> {
     require(path.metadata()?.is_file(), not_regular)?;
     let mut options = OpenOptions::new();
@@ -32,7 +31,7 @@ pub fn open(path: &Path, bytes_max: u64) -> io::Result<Take<File>> {
     Ok(file.take(found.len()))
 }
 
-/// Appends `line` to a file that is open for that: all of it or, as on a full disk, nothing.
+/// Appends `line` to a file opened for appending: all of it or, as on a full disk, nothing.
 pub fn append(mut file: &File, line: &[u8]) -> Result<(), NotWritten> {
     let mut rest = line;
     while !rest.is_empty() {
@@ -53,15 +52,15 @@ pub fn append(mut file: &File, line: &[u8]) -> Result<(), NotWritten> {
     Ok(())
 }
 
-/// Why a line is not in a file, and whether a part of it is.
+/// Reason why a line was not written, and whether a part of it was.
 #[derive(Debug)]
 pub struct NotWritten {
     pub why: io::Error,
     pub torn: bool,
 }
 
-/// Removes the last `bytes` bytes, which this process has written, unless others have appended to
-/// them.
+/// Removes the last `bytes` bytes, which this process has written, unless others have appended
+/// more.
 fn take_back(mut file: &File, bytes: usize) -> io::Result<()> {
     if bytes == 0 {
         return Ok(());
@@ -90,10 +89,10 @@ pub fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     Ok(content)
 }
 
-/// Content of the file at `path`, which is text.
+/// Content of the text file at `path`.
 ///
 /// # Errors
-/// As [`open`]; a file that is not UTF-8.
+/// Errors of [`open`]; a file that is not UTF-8.
 pub fn text(path: &Path, bytes_max: u64) -> io::Result<String> {
     let mut text = String::new();
     open(path, bytes_max)?.read_to_string(&mut text)?;

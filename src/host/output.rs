@@ -1,8 +1,8 @@
-//! Files that a verb writes: whole under their names, or not there.
+//! Files that a verb writes, which appear under their names only when complete.
 //!
 //! Bytes go to a temporary file of an unpredictable name next to the path, which is then renamed.
-//! It replaces nothing but a regular file of the same user: a device, a pipe or a link under the
-//! name is refused, since it is there for another purpose.
+//! Only a regular file of the same user is replaced: a device, a pipe or a link under the name has
+//! another purpose and is refused.
 
 use std::collections::hash_map::RandomState;
 use std::fs::{File, TryLockError};
@@ -17,7 +17,7 @@ use crate::beneath::{Beneath, Dir, is_own, kind, refusal};
 
 /// Suffix of a temporary file.
 pub const UNFINISHED: &str = ".partial";
-/// Bytes of the name that a temporary file repeats: a name has 255 at most.
+/// Bytes of the final name that a temporary name repeats; names have at most 255 bytes.
 const REPEATED_BYTES: usize = 200;
 /// Random digits of a temporary name.
 const DIGITS: usize = 16;
@@ -32,20 +32,20 @@ pub struct Output {
 }
 
 impl Output {
-    /// Begins a file beside `path`; removes what a killed run left there.
+    /// Begins a file next to `path`; removes temporary files that a killed run left there.
     ///
     /// # Errors
-    /// `InvalidInput` says why what is there is not replaced, `ResourceBusy` that another run
-    /// writes it; else the operating system's error.
+    /// `InvalidInput` states why an existing entry is not replaced, `ResourceBusy` that another run
+    /// writes the file; else the operating system's error.
     pub fn create(path: &Path) -> io::Result<Output> {
         let (folder, name) = Beneath::last(path)?;
         Output::inside(Dir::open(folder)?, name)
     }
 
-    /// Begins a file beside a name in an open folder, like `create`.
+    /// Begins a file in an open folder, like [`Output::create`].
     ///
     /// # Errors
-    /// `InvalidInput` and `ResourceBusy` like `create`; the operating system's error.
+    /// `InvalidInput` and `ResourceBusy` like [`Output::create`]; the operating system's error.
     pub fn inside(folder: Dir, name: Beneath) -> io::Result<Output> {
         let replaced = replaceable(&folder, &name)?;
         sweep(&folder, &name)?;
@@ -75,7 +75,7 @@ impl Output {
     /// Flushes the file to the disk and renames it to its final name.
     ///
     /// # Errors
-    /// `InvalidInput` and `ResourceBusy` like `create`; the operating system's error.
+    /// `InvalidInput` and `ResourceBusy` like [`Output::create`]; the operating system's error.
     pub fn finish(self) -> io::Result<()> {
         self.file.sync_all()?;
         match replaceable(&self.folder, &self.name)? {
@@ -85,14 +85,14 @@ impl Output {
             }
             None => rename_new(&self.folder, &self.beside, &self.name)?,
         }
-        // A folder that may not be read cannot be brought to the disk either.
+        // A folder without read permission cannot be flushed, which is harmless.
         let _ = self.folder.sync();
         Ok(())
     }
 }
 
 impl Drop for Output {
-    /// Bytes on a full disk are of no use to a later run.
+    /// An incomplete file is removed, since its bytes on a full disk would be of no use.
     fn drop(&mut self) {
         let _ = self.folder.remove(&self.beside);
     }
@@ -108,7 +108,7 @@ impl Write for Output {
     }
 }
 
-/// Writes a file of this content.
+/// Writes a file with the content `content`.
 ///
 /// # Errors
 /// `InvalidInput` and `ResourceBusy` like [`Output::create`]; the operating system's error.
@@ -118,7 +118,7 @@ pub fn write(path: &Path, content: impl AsRef<[u8]>) -> io::Result<()> {
     output.finish()
 }
 
-/// Opens a file to append lines to it; makes it if it does not exist.
+/// Opens a file to append lines to it; makes the file if it does not exist.
 ///
 /// # Errors
 /// `InvalidInput` and `ResourceBusy` like [`Output::create`]; the operating system's error.
@@ -129,19 +129,19 @@ pub fn append(path: &Path) -> io::Result<File> {
     folder.append(&name)
 }
 
-/// Renames to a name that does not exist.
+/// Renames an entry to a name that must not exist.
 ///
 /// # Errors
 /// `EXIST`, and the operating system's error.
 pub fn rename_new(folder: &Dir, from: &Beneath, to: &Beneath) -> Result<(), Errno> {
     match folder.rename(from, to, RenameFlags::NOREPLACE) {
-        // File systems that cannot tell, as those of a network.
+        // Some file systems, such as those of a network, cannot refuse to replace an entry.
         Err(Errno::INVAL | Errno::NOSYS) => folder.rename(from, to, RenameFlags::empty()),
         renamed => renamed,
     }
 }
 
-/// Kind of the file that would be replaced; none if there is nothing.
+/// Status of the file that would be replaced; None if there is none.
 fn replaceable(folder: &Dir, name: &Beneath) -> io::Result<Option<Stat>> {
     let found = folder.look(name)?;
     match found.as_ref().and_then(obstacle) {
@@ -166,7 +166,7 @@ fn obstacle(found: &Stat) -> Option<String> {
     })
 }
 
-/// An unpredictable name of a temporary file for `name`.
+/// An unpredictable temporary name for `name`.
 pub fn beside(name: &Beneath) -> Beneath {
     let number = RandomState::new().build_hasher().finish();
     let name = format!("{}{number:016x}{UNFINISHED}", beginning(name));
@@ -181,7 +181,7 @@ fn beginning(name: &Beneath) -> String {
     format!(".{}.", &name.as_str()[..end])
 }
 
-/// Whether [`beside`] made a name of `name`.
+/// Whether `found` is a name that [`beside`] may have made for `name`.
 pub fn is_beside(found: &Beneath, name: &Beneath) -> bool {
     let found = found.as_str().strip_prefix(&beginning(name));
     let digits = found.and_then(|found| found.strip_suffix(UNFINISHED));
@@ -193,7 +193,7 @@ pub fn is_beside(found: &Beneath, name: &Beneath) -> bool {
 /// Removes temporary files that killed runs left for `name`.
 ///
 /// # Errors
-/// `ResourceBusy` while a run goes on; the operating system's error.
+/// `ResourceBusy` while another run writes; the operating system's error.
 pub fn sweep(folder: &Dir, name: &Beneath) -> io::Result<()> {
     let names = folder.names().unwrap_or_default().into_iter();
     for left in names.filter(|found| is_beside(found, name)) {
@@ -209,7 +209,7 @@ pub fn sweep(folder: &Dir, name: &Beneath) -> io::Result<()> {
     Ok(())
 }
 
-/// Another run holds the lock.
+/// Error if another run has the lock.
 pub fn busy() -> io::Error {
     io::Error::new(ErrorKind::ResourceBusy, "another run writes it")
 }

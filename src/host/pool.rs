@@ -1,4 +1,4 @@
-//! Thread pool that runs jobs for one thread, which polls for their results.
+//! Thread pool that runs jobs for one owner, which polls for their results.
 
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex};
@@ -7,17 +7,17 @@ use std::thread;
 /// Job of a thread.
 type Job<T> = Box<dyn FnOnce() -> T + Send>;
 
-/// The pool. When it is dropped, threads with a job that does not end are left behind.
+/// The pool. Dropping it leaves threads behind whose job does not end.
 #[derive(Debug)]
 pub struct Pool<T> {
     jobs: Sender<Job<T>>,
     done: Receiver<T>,
-    /// Jobs whose ends have not been taken.
+    /// Number of jobs whose results have not been taken.
     under_way: usize,
 }
 
 impl<T: Send + 'static> Pool<T> {
-    /// So many threads of a name.
+    /// Pool of `threads` threads with the name `name`.
     ///
     /// # Panics
     /// If the system refuses a thread.
@@ -29,7 +29,7 @@ impl<T: Send + 'static> Pool<T> {
             let (given, give) = (given.clone(), give.clone());
             let work = move || {
                 while let Some(job) = next(&given) {
-                    // Nobody may wait for it any more.
+                    // The owner of the pool may be gone.
                     let _ = give.send(job());
                 }
             };
@@ -50,14 +50,14 @@ impl<T: Send + 'static> Pool<T> {
         sent.unwrap_or_else(|_| panic!("the threads are gone"));
     }
 
-    /// Result of a job that has ended.
+    /// Result of a job that has ended; None if none has.
     pub fn take(&mut self) -> Option<T> {
         let done = self.done.try_recv().ok()?;
         self.under_way -= 1;
         Some(done)
     }
 
-    /// Result of the next job that ends, after some time; none if nothing is under way.
+    /// Waits for the result of the next job that ends; None if no job is under way.
     pub fn wait(&mut self) -> Option<T> {
         if self.under_way == 0 {
             return None;
@@ -66,15 +66,15 @@ impl<T: Send + 'static> Pool<T> {
         self.done.recv().ok()
     }
 
-    /// Jobs whose ends have not been taken.
+    /// Number of jobs whose results have not been taken.
     pub fn under_way(&self) -> usize {
         self.under_way
     }
 }
 
-/// The next job; none when there will be no more.
+/// The next job; None once the pool is dropped.
 fn next<T>(given: &Mutex<Receiver<Job<T>>>) -> Option<Job<T>> {
-    // Jobs run when the lock is given back: none can break it.
+    // Jobs run after the lock is released, so their panics cannot poison it.
     let given = given.lock().unwrap_or_else(|broken| broken.into_inner());
     given.recv().ok()
 }

@@ -1,29 +1,29 @@
 //! Threads that the system gives this process.
 //!
 //! All threads of serving are made at the start. Limits of control groups and users are checked
-//! before anything is loaded: that many threads are made at once and ended again.
+//! before anything is loaded: the same number of threads is started at once and ended again.
 
 use std::fmt;
 use std::io;
 use std::sync::{Mutex, PoisonError, RwLock};
 use std::thread::{self, Builder};
 
-/// Stack of a thread that only waits.
+/// Stack bytes of a thread that only waits.
 const WAITING_STACK_BYTES: usize = 64 * 1024;
 
-/// Cores, each of which has a thread of its own where work is shared by all of them.
+/// Number of cores, which is the number of threads that share work.
 pub fn cores() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Elements below which a thread of its own takes longer than it saves.
+/// Elements for which another thread takes longer to start than it saves.
 const FILLED_ALONE: usize = 1 << 16;
 
-/// Fills `all` by all cores where it is long: `fill` gets the index of a part's first element and
-/// the part, which is of whole units of `unit` elements.
+/// Fills `all` in parts, on all cores if it is long: `fill` gets the index of a part's first
+/// element and the part, which has whole units of `unit` elements.
 ///
 /// # Panics
-/// If `all` is not of whole units.
+/// If `all` does not have whole units.
 pub fn fill_by_parts<T: Send>(all: &mut [T], unit: usize, fill: impl Fn(usize, &mut [T]) + Sync) {
     assert!(all.len().is_multiple_of(unit));
     let threads = cores().min(all.len() / FILLED_ALONE);
@@ -32,7 +32,7 @@ pub fn fill_by_parts<T: Send>(all: &mut [T], unit: usize, fill: impl Fn(usize, &
     }
     let length = (all.len() / unit).div_ceil(threads) * unit;
     let parts = Mutex::new(all.chunks_mut(length).enumerate());
-    // A part is taken whole: no panic leaves them in between.
+    // A part is taken as a whole, so a panic leaves the list of parts usable.
     let next = || parts.lock().unwrap_or_else(PoisonError::into_inner).next();
     let work = || {
         while let Some((index, part)) = next() {
@@ -40,14 +40,14 @@ pub fn fill_by_parts<T: Send>(all: &mut [T], unit: usize, fill: impl Fn(usize, &
         }
     };
     thread::scope(|scope| {
-        // Threads that the system refuses are not missed: this one takes what is left.
+        // Threads that the system refuses are not needed: this thread takes the remaining parts.
         let mut others = (1..threads).map(|_| Builder::new().spawn_scoped(scope, work));
         others.all(|thread| thread.is_ok());
         work();
     });
 }
 
-/// Why a start cannot go on.
+/// Reason why a start cannot go on: the system refuses threads.
 #[derive(Debug)]
 pub struct TooFew {
     needed: usize,
@@ -66,10 +66,10 @@ impl fmt::Display for TooFew {
     }
 }
 
-/// Makes sure that this process can have `count` threads beside this one at once.
+/// Checks that this process can have `count` more threads at once.
 ///
 /// # Errors
-/// How many there may be, and what refuses the rest.
+/// The number that is allowed, and the reason for the limit.
 pub fn require(count: usize) -> Result<(), TooFew> {
     let gate = RwLock::new(());
     thread::scope(|scope| {

@@ -1,7 +1,7 @@
 //! Reading the body of a request within its limits of size, time and memory.
 //!
-//! The first bytes of each body come out of memory of their own, so that large bodies cannot keep
-//! small ones out.
+//! The first bytes of each body have their own memory budget, so that large bodies cannot shut out
+//! small ones.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use super::limits::{
 /// Memory budget of all bodies.
 #[derive(Debug)]
 pub struct Memory {
-    /// Memory for the first [`SMALL_BODY_BYTES`] of each.
+    /// Memory for the first [`SMALL_BODY_BYTES`] of each body.
     beginnings: Arc<Semaphore>,
     rests: Arc<Semaphore>,
 }
@@ -31,7 +31,7 @@ impl Default for Memory {
     }
 }
 
-/// Memory of one body.
+/// Part of the memory budget that one body has.
 #[derive(Debug)]
 pub struct Share {
     beginning: OwnedSemaphorePermit,
@@ -46,7 +46,7 @@ impl Memory {
         }
     }
 
-    /// Bytes that are left.
+    /// Bytes of the budget that are free.
     pub fn left(&self) -> usize {
         self.beginnings.available_permits() + self.rests.available_permits()
     }
@@ -58,7 +58,7 @@ impl Memory {
         })
     }
 
-    /// Enlarges the share of a body that has `had` bytes by `more`.
+    /// Enlarges by `more` bytes the share of a body of which `had` bytes have come.
     fn enlarge(&self, share: &mut Share, had: usize, more: usize) -> Result<(), ApiError> {
         let beginning = SMALL_BODY_BYTES.saturating_sub(had).min(more);
         share.beginning.merge(reserve(&self.beginnings, beginning)?);

@@ -30,20 +30,20 @@ pub const ANTHROPIC_REQUEST_ID: HeaderName = HeaderName::from_static("request-id
 /// W3C Trace Context, level 1.
 const TRACEPARENT: &str = "traceparent";
 
-/// A request while it is answered. Its line is written when the last reference is dropped.
+/// A request while it is answered. Its access log line is written when the last reference drops.
 #[derive(Debug)]
 pub struct Call {
     /// Marks the connection as being answered.
     asked: Asked,
-    /// Number of the call for the engine.
+    /// Number by which the engine distinguishes calls.
     number: u64,
-    /// The key that came with it.
+    /// The API key that came with the request.
     key: OnceLock<KeyId>,
-    /// Id from the client, or a new one. It is returned and logged, and has no other meaning.
+    /// Id from the client, or a new one. The id is returned and logged, and has no other meaning.
     pub id: HeaderValue,
     trace: Option<Trace>,
     method: Method,
-    /// The route's pattern; None where there is none.
+    /// Pattern of the request's route; None if its path has no route.
     route: Option<&'static str>,
     at: SystemTime,
     pub began: Instant,
@@ -57,10 +57,10 @@ pub struct Call {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     pub prompt: usize,
-    /// Part of `prompt`: tokens that were computed for prompts before, and not again.
+    /// Part of `prompt`: tokens whose states came from the prefix cache.
     pub cached: usize,
     pub completion: usize,
-    /// Part of `completion`.
+    /// Part of `completion`: tokens of reasoning.
     pub reasoning: usize,
 }
 
@@ -68,11 +68,11 @@ pub struct Usage {
 #[derive(Debug)]
 pub struct Replies {
     pub usage: Usage,
-    /// From submission until the first of them got a slot.
+    /// Time from submission until the first of the replies got a slot.
     pub queued: Option<Duration>,
-    /// When the first token came.
+    /// Time at which the first token came.
     pub first_token: Option<Instant>,
-    /// In the words of the chat completions API, or "cancelled" or "failed".
+    /// Finish reasons in the words of the chat completions API, or "cancelled" or "failed".
     pub finishes: Vec<&'static str>,
 }
 
@@ -84,7 +84,7 @@ struct Trace {
 }
 
 impl Call {
-    /// A request that has just come.
+    /// A request whose head has just come.
     pub fn new(
         asked: Asked,
         headers: &HeaderMap,
@@ -110,13 +110,13 @@ impl Call {
         }
     }
 
-    /// The name as text.
+    /// The request's id as text.
     pub fn id_text(&self) -> &str {
-        // `request_id` gives nothing else.
+        // `request_id` returns visible ASCII only, so the id is always text.
         self.id.to_str().unwrap_or_default()
     }
 
-    /// Sets the owner of the request's key, once.
+    /// Sets the API key that the request came with, once.
     pub fn brings(&self, key: KeyId) {
         let _ = self.key.set(key);
     }
@@ -165,7 +165,7 @@ impl Call {
         }
     }
 
-    /// Sets the outcome of its replies, once.
+    /// Sets the outcome of the request's replies, once.
     pub fn generated(&self, replies: Replies) {
         let _ = self.replies.set(replies);
     }
@@ -178,7 +178,7 @@ impl Drop for Call {
             recording.write(time, self.id_text(), self.route, status);
         }
         let Some(log) = self.log.take() else { return };
-        // It is made of numbers and texts, which serialise.
+        // The line consists of numbers and texts, which always serialise.
         if let Ok(line) = serde_json::to_vec(&Line::of(self)) {
             log.push(line);
         }
@@ -201,7 +201,7 @@ fn request_id(headers: &HeaderMap) -> HeaderValue {
 }
 
 impl Trace {
-    /// Reads `version-trace_id-parent_id-flags`; later versions may have more after these.
+    /// Reads `version-trace_id-parent_id-flags`; later versions may append more fields.
     fn parse(value: &HeaderValue) -> Option<Trace> {
         let mut fields = value.to_str().ok()?.split('-');
         let mut field = |digits: usize| {
@@ -219,17 +219,17 @@ impl Trace {
     }
 }
 
-/// A line of the access log. A field that does not apply is null.
+/// A line of the access log, in JSON. A field that does not apply is null.
 #[derive(Debug, Serialize)]
 struct Line<'c> {
-    /// Arrival of the head, in UTC.
+    /// Time at which the request's head came, in UTC.
     time: String,
     id: &'c str,
     trace_id: Option<&'c str>,
     parent_id: Option<&'c str>,
     method: &'c str,
     route: Option<&'static str>,
-    /// Null when the client left before there was one.
+    /// Status of the answer; null if the client left before there was one.
     status: Option<u16>,
     prompt_tokens: Option<usize>,
     cached_tokens: Option<usize>,
@@ -237,7 +237,7 @@ struct Line<'c> {
     queue_ms: Option<f64>,
     ttft_ms: Option<f64>,
     total_ms: f64,
-    /// One for each reply.
+    /// Finish reason of each reply.
     finish_reasons: &'c [&'static str],
 }
 
@@ -264,7 +264,7 @@ impl Line<'_> {
     }
 }
 
-/// To a microsecond.
+/// Milliseconds, rounded to a microsecond.
 fn millis(duration: Duration) -> f64 {
     duration.as_micros() as f64 / 1e3
 }

@@ -1,25 +1,25 @@
-//! Errors for a client whose request is not answered, in the shape of its route's API.
+//! Errors that a client gets in place of an answer, in the form of its route's API.
 
 use hyper::StatusCode;
 use serde_json::{Value, json};
 
 use super::limits::{RETRY_AFTER_FULL_S, RETRY_AFTER_UNAVAILABLE_S};
 
-/// The API whose shapes a route speaks.
+/// API in whose form a route reports errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
-    /// `{"error": {message, type, param, code}}`.
+    /// `{"error": {message, type, param, code}}`
     OpenAi,
-    /// `{"type": "error", "error": {type, message}}`; the answer adds its `request_id`.
+    /// `{"type": "error", "error": {type, message}, "request_id": …}`
     Anthropic,
-    /// `{"error": message}`; nothing of that API is served.
+    /// `{"error": message}`; paths of that API are known only to be refused.
     Ollama,
 }
 
 /// Error code by which libraries of the Anthropic API recognise that threads are not stored.
 const THREAD_UNSUPPORTED: &str = "thread_unsupported_request";
 
-/// Error for a client whose request is not answered.
+/// Error that a client gets in place of an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ApiError {
     pub status: StatusCode,
@@ -30,13 +30,13 @@ pub struct ApiError {
     /// Requested tokens and the limit, if the context is too short.
     pub context: Option<(usize, usize)>,
     pub retry_after_s: Option<u64>,
-    /// The connection cannot be used further.
+    /// Whether the connection cannot be used further.
     pub close: bool,
-    /// The answer asks a browser for a password.
+    /// Whether the answer asks a browser for a password.
     pub asks_password: bool,
 }
 
-/// The request failed through no fault of its own.
+/// Error of a request that failed through no fault of its own.
 pub fn internal(problem: impl Into<String>) -> ApiError {
     ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, problem)
 }
@@ -55,7 +55,7 @@ impl ApiError {
         }
     }
 
-    /// The field `param` has a value that is not served.
+    /// Error for a value of the field `param` that is not served.
     pub fn field(param: impl Into<String>, problem: impl AsRef<str>) -> ApiError {
         let param = param.into();
         let message = format!("{param}: {}", problem.as_ref());
@@ -66,12 +66,12 @@ impl ApiError {
         }
     }
 
-    /// The request cannot be read as HTTP or JSON.
+    /// Error for a request that cannot be read as HTTP or JSON.
     pub fn malformed(message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::BAD_REQUEST, message)
     }
 
-    /// Prompt and reply do not fit: `tokens` wanted and their limit.
+    /// Error for a prompt and reply that do not fit: `tokens` wanted and their limit.
     pub fn context(param: &str, (tokens, limit): (usize, usize), problem: &str) -> ApiError {
         let message =
             format!("This model's maximum context length is {limit} tokens. However, {problem}");
@@ -83,19 +83,19 @@ impl ApiError {
         }
     }
 
-    /// A conversation that the server would have to store. Clients that begin one start over
-    /// without it when they read this code.
+    /// Error for a conversation that would have to be stored. By its code clients start over
+    /// without.
     pub fn thread(param: &str) -> ApiError {
         let problem = "conversations are not kept here; send the whole of one without it";
         ApiError::field(param, problem).coded(THREAD_UNSUPPORTED)
     }
 
-    /// No key that the server knows came with the request.
+    /// Error for a request without a key that the server knows.
     pub fn unauthorized(message: &str) -> ApiError {
         ApiError::new(StatusCode::UNAUTHORIZED, message).coded("invalid_api_key")
     }
 
-    /// The queue is full.
+    /// Error for a request that finds the queue full.
     pub fn full() -> ApiError {
         ApiError {
             code: Some("queue_full"),
@@ -107,7 +107,7 @@ impl ApiError {
         }
     }
 
-    /// The server is starting or stopping.
+    /// Error of a server that is starting or stopping.
     pub fn unavailable(code: &'static str, message: &str) -> ApiError {
         ApiError {
             code: Some(code),
@@ -121,19 +121,19 @@ impl ApiError {
         ApiError::unavailable("draining", "the server is shutting down")
     }
 
-    /// The error with a code for programs.
+    /// The error with a `code`, which programs read.
     pub fn coded(mut self, code: &'static str) -> ApiError {
         self.code = Some(code);
         self
     }
 
-    /// The error, after which the connection is closed.
+    /// The error, marked to close the connection after it.
     pub fn closing(mut self) -> ApiError {
         self.close = true;
         self
     }
 
-    /// The JSON of the error.
+    /// Body of the error in the form of `dialect`.
     pub fn body(&self, dialect: Dialect) -> Value {
         match dialect {
             Dialect::OpenAi => json!({"error": {
@@ -182,7 +182,7 @@ impl ApiError {
         }
     }
 
-    /// Clients look for these words to start a compaction.
+    /// Message for Anthropic clients, which start a compaction when they read "prompt is too long".
     fn anthropic_message(&self) -> String {
         match self.context {
             Some((tokens, limit)) => {

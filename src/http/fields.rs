@@ -11,16 +11,16 @@ use text::work;
 
 use super::error::ApiError;
 
-/// Unknown fields of one request that are named in the log, and characters of each name.
+/// Unknown fields of one request that are named in the log.
 const UNKNOWN_NAMED_MAX: usize = 8;
 const UNKNOWN_NAME_CHARS_MAX: usize = 64;
 
-/// An object somewhere in a body.
+/// An object somewhere in a body, with its path.
 #[derive(Clone, Debug)]
 pub struct Object<'v> {
     map: &'v Map<String, Value>,
     path: String,
-    /// Fields that were asked for and are there.
+    /// Names of the fields that were read and are present.
     asked: RefCell<Vec<&'v str>>,
 }
 
@@ -35,7 +35,7 @@ impl<'v> Object<'v> {
     /// The whole body.
     ///
     /// # Errors
-    /// When it is no object.
+    /// When the body is no object.
     pub fn root(value: &'v Value) -> Result<Object<'v>, ApiError> {
         let map = value.as_object();
         let map = map.ok_or_else(|| ApiError::malformed("the body must be a JSON object"))?;
@@ -47,14 +47,14 @@ impl<'v> Object<'v> {
         Object { map, path, asked }
     }
 
-    /// Fields that nobody asked for: this server does not know them.
+    /// Fields that no method has read: this server does not know them.
     pub fn unknown(&self) -> Vec<&'v str> {
         let asked = self.asked.borrow();
         let names = self.map.keys().map(String::as_str);
         names.filter(|name| !asked.contains(name)).collect()
     }
 
-    /// Informs the operator who wants to know which fields of a read request were ignored.
+    /// Logs, at the debug level, which fields of a request were ignored.
     pub fn report_unknown(&self) {
         if !log::logs_debug() {
             return;
@@ -65,7 +65,7 @@ impl<'v> Object<'v> {
         }
     }
 
-    /// Marks a field as known, whatever it holds; false where it is absent or null.
+    /// Marks a field as known without reading its value; false if it is absent or null.
     pub fn pass_over(&self, name: &str) -> bool {
         let Some((key, value)) = self.map.get_key_value(name) else {
             return false;
@@ -74,7 +74,7 @@ impl<'v> Object<'v> {
         !value.is_null()
     }
 
-    /// A field that may be absent; null counts as absent.
+    /// The field `name`; None if it is absent or null.
     pub fn get(&self, name: &str) -> Option<Field<'v>> {
         #[cfg(test)]
         record::note(&self.path_of(name), &[]);
@@ -84,10 +84,10 @@ impl<'v> Object<'v> {
         (!value.is_null()).then_some(Field { value, path })
     }
 
-    /// A field that must be there.
+    /// The field `name`.
     ///
     /// # Errors
-    /// When it is absent or null.
+    /// When the field is absent or null.
     pub fn require(&self, name: &str) -> Result<Field<'v>, ApiError> {
         #[cfg(test)]
         record::note(&self.path_of(name), &[("required", true.into())]);
@@ -107,12 +107,12 @@ impl<'v> Object<'v> {
         }
     }
 
-    /// An absent field counts as `default`.
+    /// The field `name` as a boolean; `default` if it is absent.
     pub fn boolean(&self, name: &str, default: bool) -> Result<bool, ApiError> {
         self.get(name).map_or(Ok(default), |field| field.boolean())
     }
 
-    /// An absent field counts as `default`.
+    /// The field `name` as a number in `range`; `default` if it is absent.
     pub fn number(
         &self,
         name: &str,
@@ -123,7 +123,7 @@ impl<'v> Object<'v> {
             .map_or(Ok(default), |field| field.number(range))
     }
 
-    /// A field that may be absent and is an object otherwise.
+    /// The field `name` as an object; None if it is absent or null.
     pub fn optional_object(&self, name: &str) -> Result<Option<Object<'v>>, ApiError> {
         self.get(name).map(|field| field.object()).transpose()
     }
@@ -132,7 +132,7 @@ impl<'v> Object<'v> {
         self.get(name).map(|field| field.string()).transpose()
     }
 
-    /// Items of a list of at most `most`; none where the field is absent.
+    /// Items of the list `name`, at most `most`; none if the field is absent.
     pub fn items(&self, name: &str, most: usize) -> Result<Vec<Field<'v>>, ApiError> {
         self.get(name)
             .map_or(Ok(Vec::new()), |field| field.list(most))
@@ -149,7 +149,7 @@ impl<'v> Field<'v> {
         ApiError::field(self.path.clone(), problem)
     }
 
-    /// An error that says what the field must be, and what it is.
+    /// Error that states what the field must be, `wanted`, and the type of its value.
     pub fn mismatch(&self, wanted: impl Display) -> ApiError {
         let found = match self.value {
             Value::Null => "null".to_string(),
@@ -175,7 +175,7 @@ impl<'v> Field<'v> {
         found.ok_or_else(|| self.mismatch("true or false"))
     }
 
-    /// A whole number as JSON writes it: neither a fraction nor an exponent.
+    /// The value as a whole number, which JSON writes without fraction and exponent.
     pub fn integer(&self, range: RangeInclusive<i64>) -> Result<i64, ApiError> {
         #[cfg(test)]
         record::note_range(&self.path, "integer", *range.start(), *range.end());
@@ -192,7 +192,7 @@ impl<'v> Field<'v> {
         found.ok_or_else(|| self.mismatch(format!("a number from {least} to {most}")))
     }
 
-    /// A list of at most `most` items.
+    /// The value as a list of at most `most` items.
     pub fn list(&self, most: usize) -> Result<Vec<Field<'v>>, ApiError> {
         #[cfg(test)]
         record::note(&self.path, &[("type", "array".into())]);
@@ -210,7 +210,7 @@ impl<'v> Field<'v> {
         items.iter().enumerate().map(field).collect()
     }
 
-    /// A text of at least one byte and of `bytes` at most.
+    /// The value as a text of 1 to `bytes` bytes.
     pub fn text(&self, bytes: usize) -> Result<String, ApiError> {
         let text = self.string()?;
         match (1..=bytes).contains(&text.len()) {
@@ -219,16 +219,16 @@ impl<'v> Field<'v> {
         }
     }
 
-    /// A list of at most `most` such texts.
+    /// The value as a list of at most `most` texts, each of 1 to `bytes` bytes.
     pub fn texts(&self, most: usize, bytes: usize) -> Result<Vec<String>, ApiError> {
         let items = self.list(most)?;
         items.iter().map(|item| item.text(bytes)).collect()
     }
 
-    /// A step of reading the field is done.
+    /// Ends a step of reading the field.
     ///
     /// # Errors
-    /// When it is to be read no further.
+    /// When the job is cancelled, so that the field is read no further.
     pub fn step(&self) -> Result<(), ApiError> {
         work::step().map_err(|why| self.error(why.to_string()))
     }

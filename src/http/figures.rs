@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use host::histogram::Histogram;
 
-/// Extension of an answer of /health that is not counted: a server that starts or stops is polled
-/// every second, and its 503 is no fault.
+/// Extension that keeps an answer of `/health` out of the counts: a server that starts or stops is
+/// polled every second, and its 503 is no fault.
 #[derive(Clone, Copy)]
 pub struct Foreseen;
 
@@ -21,7 +21,7 @@ pub struct ServerFigures {
 }
 
 impl ServerFigures {
-    /// Counts an answer. A request for what is not offered is the client's mistake, not a failure.
+    /// Counts a response. A request for a feature that is not offered is the client's mistake.
     pub fn count_response<B>(&self, response: &hyper::Response<B>) {
         if response.extensions().get::<Foreseen>().is_some() {
             return;
@@ -33,7 +33,7 @@ impl ServerFigures {
         self.responses[class - 1].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Responses by the class of their status.
+    /// Counts of responses by the class of their status.
     pub fn by_class(&self) -> [(&'static str, u64); 5] {
         let classes = ["1xx", "2xx", "3xx", "4xx", "5xx"];
         std::array::from_fn(|at| (classes[at], self.responses[at].load(Ordering::Relaxed)))
@@ -44,9 +44,9 @@ impl ServerFigures {
 pub struct ReportedTimes<'a> {
     /// Name; empty if it is exported under vLLM's name alone.
     pub name: &'static str,
-    /// Name that vLLM gives it.
+    /// Name of the same histogram in vLLM.
     pub alias: &'static str,
-    /// Meaning, in a sentence.
+    /// Meaning of the histogram, in a sentence.
     pub help: &'static str,
     pub histogram: &'a Histogram,
 }
@@ -83,10 +83,10 @@ macro_rules! times {
 times! {
     /// From a request's arrival at the engine to its first token.
     first_token: of_seconds "atlas_time_to_first_token_seconds" "vllm:time_to_first_token_seconds",
-    /// Between tokens of one request.
+    /// Time between tokens of one request.
     between_tokens: of_seconds
         "atlas_inter_token_latency_seconds" "vllm:inter_token_latency_seconds",
-    /// Mean between tokens of a request.
+    /// Mean time between tokens of a request.
     per_token: of_seconds "" "vllm:request_time_per_output_token_seconds",
     /// From a request's arrival at the engine to the end of its replies.
     request: of_seconds "atlas_request_duration_seconds" "vllm:e2e_request_latency_seconds",
@@ -96,7 +96,7 @@ times! {
     prefill: of_seconds "atlas_request_prefill_seconds" "vllm:request_prefill_time_seconds",
     /// From a request's first token to its last.
     decode: of_seconds "atlas_request_decode_seconds" "vllm:request_decode_time_seconds",
-    /// From the slot to the end.
+    /// Time from a request's slot to the end of its replies.
     inference: of_seconds "" "vllm:request_inference_time_seconds",
     /// Tokens of a request's prompts.
     prompt_tokens: of_tokens "atlas_request_prompt_tokens" "vllm:request_prompt_tokens",
@@ -104,8 +104,8 @@ times! {
     reply_tokens: of_tokens "atlas_request_generation_tokens" "vllm:request_generation_tokens",
     /// Tokens generated for the longest reply to a request.
     most_tokens: of_tokens "" "vllm:request_max_num_generation_tokens",
-    /// Replies wanted to each prompt.
+    /// Replies that a request wants to each prompt.
     choices: of_tokens "" "vllm:request_params_n",
-    /// The length that each reply may have.
+    /// Number of tokens that each reply may have.
     max_tokens: of_tokens "" "vllm:request_params_max_tokens",
 }

@@ -18,7 +18,7 @@ pub fn connections() -> usize {
     fitting(files)
 }
 
-/// The limit to ask for; None is no limit.
+/// Limit of open files to set, given the current and the largest allowed one; None is no limit.
 fn raised(current: Option<u64>, maximum: Option<u64>, wanted: u64) -> u64 {
     let reachable = maximum.map_or(wanted, |maximum| wanted.min(maximum));
     current.map_or(reachable, |current| reachable.max(current))

@@ -4,9 +4,9 @@ use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
 
-/// Wildcard for all hosts.
+/// Entry of the operator's list that stands for all hosts.
 const ANY: &str = "*";
-/// Name of this machine, which no name server resolves.
+/// Name of this machine in local requests, which no name server resolves.
 const LOCALHOST: &str = "localhost";
 
 /// A host that the operator lists: a name in lower case without a port, or `*`.
@@ -30,11 +30,11 @@ impl fmt::Display for HostName {
     }
 }
 
-/// The hosts that requests may name.
+/// Hosts that requests may name in `Host`.
 ///
-/// Protection against DNS rebinding: a page whose name was made to point at this machine can reach
-/// it through a local browser, as its own origin, but its name is in `Host`. Addresses are always
-/// allowed, since a page cannot choose where an address leads.
+/// Protection against DNS rebinding: a page whose name was made to point at this machine can send
+/// requests to this server from a local browser, but `Host` still has the page's name. Addresses
+/// are always allowed, since a page cannot choose where an address leads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Hosts {
     #[default]
@@ -43,8 +43,8 @@ pub enum Hosts {
 }
 
 impl Hosts {
-    /// The `listed` ones and this machine's own name. Where none is listed, a server that only this
-    /// machine can reach answers to its own name, and any other to all.
+    /// Hosts that the operator `listed`, and localhost. With an empty list, a server that only this
+    /// machine can reach allows localhost alone, and any other server all names.
     pub fn of(listed: &[HostName], bound: Option<IpAddr>) -> Hosts {
         let local = bound.is_some_and(|address| address.is_loopback());
         let any = listed.iter().any(|host| host.0 == ANY);
@@ -62,14 +62,14 @@ impl Hosts {
         };
         let name = name(host);
         let is_address = name.starts_with('[') || name.parse::<IpAddr>().is_ok();
-        // A name may end with the dot of the root.
+        // A name may end with a dot, for the root of the domain name system.
         let name = name.strip_suffix('.').unwrap_or(name);
         let mut names = names.iter();
         is_address || names.any(|listed| name.eq_ignore_ascii_case(&listed.0))
     }
 }
 
-/// A well-formed host without its port.
+/// Name in a well-formed host, without the port.
 fn name(host: &str) -> &str {
     match host.split_once(']') {
         Some((address, _)) => &host[..=address.len()],
@@ -77,7 +77,7 @@ fn name(host: &str) -> &str {
     }
 }
 
-/// Checks that a request names one well-formed host, and the same in its URI if that names one.
+/// Checks that a request names one well-formed host, and no other host in its URI.
 ///
 /// # Errors
 /// A sentence fit for the client.
@@ -98,7 +98,7 @@ pub fn check(hosts: &[&[u8]], required: bool, authority: Option<&str>) -> Result
     }
 }
 
-/// `name[:port]`, `a.b.c.d[:port]` or `[v6][:port]`.
+/// Whether a text has the form `name[:port]`, `a.b.c.d[:port]` or `[v6][:port]`.
 pub fn is_host(text: &str) -> bool {
     if let Some(rest) = text.strip_prefix('[') {
         let Some((address, port)) = rest.split_once(']') else {

@@ -23,18 +23,18 @@ pub const STANDARD_OUTPUT: &str = "-";
 /// Log file; dropping it writes all queued lines.
 #[derive(Debug)]
 pub struct Journal {
-    /// None while it is being dropped.
+    /// Queue of lines to write; None while the journal is being dropped.
     lines: Option<SyncSender<Vec<u8>>>,
     /// Bytes of queued lines.
     queued: Arc<AtomicUsize>,
     lost: Arc<AtomicU64>,
-    /// Disconnected once all lines are written, for which the drop waits.
+    /// Channel that is disconnected once all lines are written, for which the drop waits.
     written: Mutex<Receiver<()>>,
 }
 
 impl Journal {
     /// Appends to the file `path`, which gets the permissions `mode`, or to standard output if it
-    /// is `-`. What would make it larger than `bytes_max` is lost.
+    /// is `-`. Lines that would make the file larger than `bytes_max` are lost.
     ///
     /// # Errors
     /// When the file cannot be opened.
@@ -76,7 +76,7 @@ impl Journal {
         }
     }
 
-    /// Writes `line`, which has no line end, or counts it as lost when the file does not keep up.
+    /// Queues `line`, which has no line end; counts it as lost if the writer does not keep up.
     pub fn push(&self, mut line: Vec<u8>) {
         line.push(b'\n');
         let bytes = line.len();
@@ -88,7 +88,7 @@ impl Journal {
         }
     }
 
-    /// Lines that were lost.
+    /// Number of lines that were lost.
     pub fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }
@@ -97,18 +97,18 @@ impl Journal {
 impl Drop for Journal {
     fn drop(&mut self) {
         drop(self.lines.take());
-        // The end of the thread, or a file that takes nothing any more.
+        // Ends with the thread, or after a limited time if the file accepts no more data.
         let written = self.written.get_mut();
         let written = written.unwrap_or_else(PoisonError::into_inner);
         let _ = written.recv_timeout(JOURNAL_FLUSH_TIMEOUT);
     }
 }
 
-/// Opens `path` for appending. A pipe has a reader already: to wait for one would take for ever.
+/// Opens `path` for appending. A pipe without a reader is refused: waiting might never end.
 ///
 /// # Errors
-/// Errors of the operating system; and when the file has another name, by a link: what is written
-/// belongs where the operator said, with the permissions that it gets there, and nowhere else.
+/// Errors of the operating system; also when the path is a link to a file, or the file has further
+/// links: the target might belong to anybody.
 fn open_file(path: &Path, mode: u32) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.append(true).create(true).mode(mode);
@@ -128,13 +128,13 @@ fn open_file(path: &Path, mode: u32) -> io::Result<File> {
         if metadata.nlink() > 1 {
             return Err(linked("the file has other names, by hard links"));
         }
-        // A file that was there before keeps no wider permissions.
+        // A file that existed before may have wider permissions.
         file.set_permissions(Permissions::from_mode(mode))?;
     }
     Ok(file)
 }
 
-/// Opens what a link leads to if it is no file: `/dev/stdout` is such a link.
+/// Opens the target of a link if it is not a regular file: `/dev/stdout` is such a link.
 fn open_device(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     let leads_to_file = fs::metadata(path).is_ok_and(|found| found.is_file());
     if leads_to_file || !path.exists() {
@@ -150,9 +150,9 @@ fn linked(problem: &str) -> io::Error {
     ))
 }
 
-/// Where lines go.
+/// Destination of lines.
 enum Out {
-    /// Each is written whole or not at all.
+    /// File to which each line is appended whole or not at all.
     File(File),
     Stream(Box<dyn Write + Send>),
 }
@@ -172,16 +172,16 @@ impl Out {
 struct Writer {
     out: Out,
     name: String,
-    /// Bytes that may still be written.
+    /// Bytes that may still be appended.
     bytes_left: u64,
-    /// The last line may be incomplete.
+    /// Whether the last line may be incomplete.
     broken: bool,
     queued: Arc<AtomicUsize>,
     lost: Arc<AtomicU64>,
 }
 
 impl Writer {
-    /// Dropping `_done` reports that all is written.
+    /// Writes lines until the journal is dropped; dropping `_done` reports that all are written.
     fn run(mut self, lines: &Receiver<Vec<u8>>, _done: Sender<()>) {
         while let Ok(line) = lines.recv() {
             let outcome = self.write(&line);

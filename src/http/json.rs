@@ -1,4 +1,4 @@
-//! JSON bodies, read strictly: no key twice, bounded depth and number of values.
+//! JSON bodies, read strictly: no repeated keys, bounded depth and number of values.
 
 use std::cell::Cell;
 use std::fmt;

@@ -4,7 +4,7 @@
 //! compared with all of them in the same time whether one matches or not.
 //!
 //! Programs send a key in a header of their own; a browser, which opens the chat page, asks its
-//! user for a password, and sends that with all that the page asks.
+//! user for a password, and sends that with all requests of the page.
 
 use std::fmt;
 use std::fs;
@@ -19,29 +19,30 @@ use super::error::ApiError;
 use super::origins;
 use host::operator_file;
 
-/// Largest key file.
+/// Bytes of the largest key file.
 pub const FILE_BYTES_MAX: u64 = 1024 * 1024;
-/// Keys in a file.
+/// Most keys in a file.
 pub const KEYS_MAX: usize = 4096;
-/// Shortest key: less is guessed.
+/// Shortest key: shorter ones could be guessed.
 pub const KEY_BYTES_MIN: usize = 16;
-/// Longest key.
+/// Bytes of the longest key.
 pub const KEY_BYTES_MAX: usize = 512;
-/// Permissions of others than the file's user and group.
+/// Permission bits of the key file for users other than its owner and group.
 const OTHERS_MODE: u32 = 0o007;
-/// The schemes of `Authorization` that carry a key, the second as a browser's password.
+/// Scheme of `Authorization` by which programs send a key.
 const BEARER: &str = "bearer";
+/// Scheme of `Authorization` by which browsers send a key, as a password.
 const BASIC: &str = "basic";
 /// The header that Anthropic's clients send.
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
 type Sha256Digest = [u8; 32];
 
-/// Identity of a key, the owner of its requests.
+/// Identity of an API key, which owns requests and stored responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KeyId(Sha256Digest);
 
-/// Number of what has this key and this salt; 0 of what has neither.
+/// Domain of the prefix cache for this key and this salt; 0 if there is neither.
 pub fn domain(key: Option<KeyId>, salt: &str) -> u128 {
     if key.is_none() && salt.is_empty() {
         return 0;
@@ -94,13 +95,13 @@ impl Keys {
     pub fn reload(&self) -> Result<usize, String> {
         let digests = read(&self.path)?;
         let count = digests.len();
-        // The lock guards one assignment, which cannot leave anything half done.
+        // The lock guards one assignment, which cannot leave the keys half changed.
         let known = self.digests.write();
         *known.unwrap_or_else(|poisoned| poisoned.into_inner()) = digests;
         Ok(count)
     }
 
-    /// Secret for `purpose` that servers with these keys share.
+    /// Secret for `purpose`, the same on all servers with these keys.
     pub fn secret(&self, purpose: &[u8]) -> [u8; 32] {
         let digest = Sha256::new().chain_update(purpose);
         let keys = self.current();
@@ -114,7 +115,7 @@ impl Keys {
         self.current().len()
     }
 
-    /// Warning to the operator of permissions of the file that are too wide.
+    /// Warning to the operator if the key file's permissions are too wide.
     pub fn warning(&self) -> Option<String> {
         let mode = fs::metadata(&self.path).ok()?.permissions().mode();
         (mode & OTHERS_MODE != 0).then(|| {
@@ -133,12 +134,11 @@ impl Keys {
         digests.clone()
     }
 
-    /// Lets a request pass that has a key, in either header. A browser sends a password with what
-    /// pages of other servers ask of this one, too: then it is none. Of several known keys the
-    /// first counts.
+    /// Finds a known key in a request's headers. Passwords do not count in requests of other
+    /// servers' pages, with which browsers send them too. Of several known keys the first counts.
     ///
     /// # Errors
-    /// Says how a key is sent, or that the one sent is not known.
+    /// States how a key is sent, or that the key is not known.
     pub fn check(&self, headers: &HeaderMap) -> Result<KeyId, ApiError> {
         let authorization = || headers.get_all(AUTHORIZATION).iter();
         let bearer = authorization().filter_map(|value| credentials(value, BEARER));
@@ -150,7 +150,7 @@ impl Keys {
         let keys = bearer.chain(plain).map(KeyId::of);
         for key in keys.chain(passwords.map(|password| KeyId::of(&password))) {
             sent = true;
-            // All are compared, so that time does not tell which one matched.
+            // All digests are compared, so that time does not tell which one matched.
             let is_known = is_known(digests.iter(), &key.0);
             known = known.or(is_known.then_some(key));
         }
@@ -174,11 +174,11 @@ fn is_known<'d>(digests: impl Iterator<Item = &'d Sha256Digest>, presented: &Sha
 /// Compares every byte, so that time does not tell where the first difference is.
 fn are_equal<'d>(pairs: impl Iterator<Item = (&'d u8, &'d u8)>) -> bool {
     let differs = pairs.fold(0, |differs, (a, b)| differs | (a ^ b));
-    // Compared to the end before the result is known, whatever the compiler makes of the loop.
+    // `black_box` keeps the compiler from ending the loop at the first difference.
     std::hint::black_box(differs) == 0
 }
 
-/// Credentials of `Authorization` after the scheme `wanted`.
+/// Credentials of an `Authorization` header whose scheme is `wanted`.
 fn credentials<'v>(value: &'v HeaderValue, wanted: &str) -> Option<&'v [u8]> {
     let value = value.as_bytes();
     let (scheme, key) = value.split_at_checked(wanted.len())?;

@@ -1,8 +1,8 @@
 //! The HTTP/1.1 server: connections, limits, routes, and the dialects of the APIs.
 //!
 //! A connection's bytes pass [`wire`] on their way to the HTTP library; [`routes`] finds the
-//! answer; [`chat`], [`completions`], [`messages`] and [`responses`] read requests and write
-//! answers, [`generate`] is what lies between for every dialect. Nothing here touches the model:
+//! handler of a request; [`chat`], [`completions`], [`messages`] and [`responses`] read requests
+//! and write answers, [`generate`] has what all dialects share. Nothing here touches the model:
 //! requests go to the engine through its handle, events come back through a channel per reply.
 
 pub mod body;

@@ -1,4 +1,4 @@
-//! Where connections come from: an address, or a socket in the file system.
+//! Listening sockets: an address, or a path in the file system.
 
 use std::fs::{self, Metadata, Permissions};
 use std::io::{self, Write};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use tokio::net::{TcpListener, UnixListener, UnixSocket, UnixStream};
 
-/// Who may connect to a socket in the file system: the server's user and group.
+/// Permissions of a socket in the file system: the server's user and group may connect.
 const SOCKET_MODE: u32 = 0o660;
 /// Connections that wait to be accepted.
 const BACKLOG: u32 = 1024;
@@ -29,7 +29,7 @@ pub enum Accepted {
 }
 
 impl Listener {
-    /// Binds `address`; port 0 takes a free one.
+    /// Binds `address`; with port 0 the system chooses a free port.
     ///
     /// # Errors
     /// When the system refuses the address.
@@ -37,8 +37,8 @@ impl Listener {
         TcpListener::bind(address).await.map(Listener::Tcp)
     }
 
-    /// Makes a socket at `path`, which is removed with the listener. One that a server left there
-    /// when it was killed is replaced.
+    /// Makes a socket at `path`, which is removed with the listener. A stale socket, left by a
+    /// server that was killed, is replaced.
     ///
     /// # Errors
     /// When another server listens there, something else has the name, or the system refuses.
@@ -47,12 +47,12 @@ impl Listener {
         let socket = UnixSocket::new_stream()?;
         socket.bind(path)?;
         let file = SocketFile::of(path)?;
-        // Before it listens: nobody whom the mode keeps out gets in first.
+        // Set before listening, so that nobody connects whom the mode keeps out.
         fs::set_permissions(path, Permissions::from_mode(SOCKET_MODE))?;
         Ok(Listener::Unix(socket.listen(BACKLOG)?, file))
     }
 
-    /// The address bound; none for a socket in the file system.
+    /// Address that is bound; None for a socket in the file system.
     pub fn address(&self) -> Option<SocketAddr> {
         match self {
             Listener::Tcp(listener) => listener.local_addr().ok(),
@@ -60,15 +60,15 @@ impl Listener {
         }
     }
 
-    /// The next connection.
+    /// Accepts the next connection.
     ///
     /// # Errors
-    /// When the client is gone already, or the system is short of something.
+    /// When the client is gone already, or the system lacks resources.
     pub async fn accept(&self) -> io::Result<Accepted> {
         match self {
             Listener::Tcp(listener) => {
                 let (stream, _) = listener.accept().await?;
-                // Without it small events wait for the acknowledgement of earlier ones.
+                // Without this option small events wait for the acknowledgement of earlier ones.
                 let _ = stream.set_nodelay(true);
                 stream.into_std().map(Accepted::Tcp)
             }
@@ -81,7 +81,7 @@ impl Listener {
 }
 
 impl Accepted {
-    /// Writes what can be written at once.
+    /// Writes as much of `bytes` as the socket takes without waiting.
     pub fn write_now(&mut self, bytes: &[u8]) {
         // A failure to answer is ignored: the client is gone.
         let _ = match self {
@@ -91,11 +91,11 @@ impl Accepted {
     }
 }
 
-/// The name of a socket, removed when it is dropped.
+/// Name of a socket in the file system; dropping the value removes the file.
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
-    /// Device and number of the file, to leave a later one of that name alone.
+    /// Device and inode number of the socket file, so that a newer one of this name is kept.
     identity: (u64, u64),
 }
 

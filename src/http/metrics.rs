@@ -17,14 +17,14 @@ use super::journal::Journal;
 use super::settings::Compatibility;
 use super::state::{ServerState, Service};
 
-/// The page while it is written.
+/// The page so far.
 #[derive(Debug, Default)]
 struct Page {
     text: String,
 }
 
 impl Page {
-    /// One figure, or several that labels tell apart; none of it where there are no values.
+    /// Appends one figure, or several values of it that labels tell apart; nothing without values.
     fn series(
         &mut self,
         kind: &str,
@@ -42,7 +42,7 @@ impl Page {
     }
 }
 
-/// Writes rows to a page: the kind of a figure, its name, its meaning and its values.
+/// Appends rows to a page: the kind of a figure, its name, its meaning and its values.
 macro_rules! figures {
     ($page:ident: $($kind:ident $name:literal $help:literal => $values:expr,)*) => {
         $($page.series(stringify!($kind), $name, $help, $values);)*
@@ -50,12 +50,12 @@ macro_rules! figures {
 }
 use figures;
 
-/// A value that no label tells from others.
+/// A value without labels.
 fn alone(value: u64) -> [(&'static str, f64); 1] {
     [("", value as f64)]
 }
 
-/// The whole page.
+/// The whole page of figures.
 pub fn page(state: &ServerState) -> String {
     let mut page = Page::default();
     build(&mut page, state.facts);
@@ -125,15 +125,15 @@ fn engine(page: &mut Page, service: &Service) {
 
 const FINISHED: &str = "Sequences by how they ended.";
 
-/// Sequences that ended on a stop token, at their length, by a failure and without a reader, by
-/// the words for these.
+/// Counts of sequences by their end, labelled with `words`: at a stop token, at their length, by a
+/// failure, and because the client left.
 fn finished(stats: &Stats, words: [&'static str; 4]) -> [(&'static str, f64); 4] {
     let (stop, length) = (&stats.finished_stop, &stats.finished_length);
     let counts = [stop, length, &stats.failed, &stats.cancelled];
     std::array::from_fn(|at| (words[at], counts[at].get() as f64))
 }
 
-/// Responses by the class of their status, which is the value of `label`.
+/// Counts of responses by the class of their status, which is the value of the label `label`.
 fn responses(state: &ServerState, label: &str) -> [(String, f64); 5] {
     let classes = state.figures.by_class();
     classes.map(|(class, count)| (format!("{{{label}=\"{class}\"}}"), count as f64))

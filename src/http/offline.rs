@@ -1,5 +1,5 @@
-//! Requests that come over no connection: each is answered whole, with the bits and the errors that
-//! a client would get.
+//! Requests without a connection, for offline batches: each is answered whole, with the same bits
+//! and errors that a client would get.
 
 use std::sync::Arc;
 
@@ -14,20 +14,21 @@ use super::routes::respond;
 use super::settings::Settings;
 use super::state::ServerState;
 
-/// A request must name a host, and this machine is always allowed.
+/// Value of `Host`: a request must name a host, and this name is always allowed.
 const HERE: HeaderValue = HeaderValue::from_static("localhost");
 
 /// The answer to a request.
 #[derive(Debug)]
 pub struct Answered {
     pub status: StatusCode,
-    /// Name of the call, as `x-request-id` would report it.
+    /// Id of the request, as `x-request-id` would report it.
     pub request_id: String,
-    /// JSON; none where the request asks for a stream, which ends with this.
+    /// Body of JSON; None if the request asks for a stream, which is dropped.
     pub body: Option<Bytes>,
 }
 
-/// A call that came over no connection: of one of its own each, so that all of them queue as one.
+/// A call without a connection. Its peer has no address, so that without keys all such calls count
+/// as one client in the fair order.
 pub fn call(settings: &Settings) -> Arc<Call> {
     let headers = HeaderMap::new();
     Arc::new(Call::new(asked(), &headers, Method::POST, None, settings))
@@ -37,7 +38,7 @@ fn asked() -> Asked {
     Arc::new(Peer::new(None)).ask()
 }
 
-/// Posts `body` to the path `url`. Whoever stops waiting ends the replies.
+/// Posts `body` to the path `url`. Dropping the future ends the replies.
 pub async fn post(state: &Arc<ServerState>, url: Uri, body: Bytes) -> Answered {
     let mut request = Request::new(Full::new(body));
     *request.method_mut() = Method::POST;

@@ -1,7 +1,7 @@
 //! Web pages that may use the server: cross-origin resource sharing of the Fetch standard.
 //!
-//! A browser names the origin of the page that asks. Pages of this server always may; others only
-//! where the operator lists them, or else any page that somebody looks at could use the model.
+//! A browser names the origin of the page that sends a request. Pages of this server may always use
+//! it; others only if the operator lists them, or any page that a user visits could use it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -21,13 +21,13 @@ const SHOWN_CHARS: usize = 64;
 /// Wildcard for all origins.
 const ANY: &str = "*";
 const METHODS: HeaderValue = HeaderValue::from_static("GET, HEAD, POST, DELETE");
-/// Headers of answers that pages may read beside the usual ones.
+/// Headers of responses that pages may read beside the usual ones.
 const EXPOSED: HeaderValue = HeaderValue::from_static("x-request-id, request-id, retry-after");
-/// Where a browser says how far the page that asks is from what it asks; no page can set it. It is
-/// sent to origins alone whose name nobody can point elsewhere: over TLS, and to this machine.
+/// Header in which a browser states whether page and target share an origin; no page can set it.
+/// Browsers send it only to origins whose names nobody can take over: by TLS, or to this machine.
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const SAME_ORIGIN: &str = "same-origin";
-/// Time for which a browser may remember an answer to a preflight, in seconds.
+/// Seconds for which a browser may cache an answer to a preflight.
 const PREFLIGHT_AGE_S: u64 = 600;
 
 /// An origin that the operator lists: `scheme://host[:port]` in lower case, or `*`.
@@ -57,15 +57,15 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Whether `request` is a browser's question if it may send another.
+/// Whether a request is a preflight, by which a browser asks if a page may send a request.
 pub fn is_preflight(method: &Method, headers: &HeaderMap) -> bool {
     method == Method::OPTIONS && headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
 }
 
-/// Refuses what comes from a page that is neither listed nor of this server.
+/// Refuses requests of pages that are neither listed nor of this server.
 ///
 /// # Errors
-/// 403 with the line of a proxy, or the flag, that would allow it.
+/// 403 with the proxy setting, or the flag, that would allow the page.
 pub fn check(listed: &[Origin], headers: &HeaderMap) -> Result<(), ApiError> {
     let Some(origin) = headers.get(ORIGIN) else {
         return Ok(());
@@ -83,13 +83,13 @@ pub fn check(listed: &[Origin], headers: &HeaderMap) -> Result<(), ApiError> {
     Err(ApiError::new(StatusCode::FORBIDDEN, message).coded("origin_not_allowed"))
 }
 
-/// Whether a page of another server asks, listed or not.
+/// Whether a page of another server sent the request, listed or not.
 pub fn is_foreign(headers: &HeaderMap) -> bool {
     let origin = headers.get(ORIGIN);
     origin.is_some_and(|origin| !is_own(origin, headers))
 }
 
-/// The beginning of a header's value, for a sentence.
+/// Start of a header's value, to be shown in a message.
 fn shown(value: &HeaderValue) -> String {
     let text = String::from_utf8_lossy(value.as_bytes());
     text.chars().take(SHOWN_CHARS).collect()
@@ -102,15 +102,14 @@ fn is_listed(listed: &[Origin], origin: &HeaderValue) -> bool {
     listed.iter().any(named)
 }
 
-/// Whether the page came from the server that it asks now: the browser says so, or both have the
-/// same host. A proxy may have put another name in the place of the host that the browser asked.
+/// Whether the page came from this server: the browser states it, or origin and `Host` have the
+/// same host. The statement counts since a proxy may have replaced `Host`.
 fn is_own(origin: &HeaderValue, headers: &HeaderMap) -> bool {
     let vouched = headers.get(SEC_FETCH_SITE);
     vouched.is_some_and(|site| site == SAME_ORIGIN) || is_of(origin, headers.get(HOST))
 }
 
-/// Whether `origin` is of `host`. The scheme does not count: another server may speak TLS in front
-/// of this one.
+/// Whether `origin` has the host `host`. The scheme does not count: a proxy may speak TLS.
 fn is_of(origin: &HeaderValue, host: Option<&HeaderValue>) -> bool {
     let text = |value: &HeaderValue| value.to_str().map(str::to_ascii_lowercase).ok();
     let (Some(origin), Some(host)) = (text(origin), host.and_then(text)) else {
@@ -123,12 +122,12 @@ fn is_of(origin: &HeaderValue, host: Option<&HeaderValue>) -> bool {
     authority == host.strip_suffix(port).unwrap_or(&host)
 }
 
-/// Tells the browser that the page may read the answer, where the origin is listed.
+/// Lets the page read the answer, if its origin is listed.
 pub fn grant(listed: &[Origin], origin: Option<&HeaderValue>, answer: &mut HeaderMap) {
     if listed.is_empty() {
         return;
     }
-    // A cache must not give one page the answer that another got.
+    // A cache must not give one page the answer for another.
     answer.append(VARY, HeaderValue::from_static("origin"));
     if let Some(origin) = origin.filter(|origin| is_listed(listed, origin)) {
         answer.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
@@ -136,8 +135,7 @@ pub fn grant(listed: &[Origin], origin: Option<&HeaderValue>, answer: &mut Heade
     }
 }
 
-/// Headers that the answer to a preflight adds: any header may be sent, for none of them is
-/// trusted.
+/// Headers that the answer to a preflight adds: pages may send any header, since none is trusted.
 pub fn grant_preflight(asked: &HeaderMap, answer: &mut HeaderMap) {
     answer.insert(ACCESS_CONTROL_ALLOW_METHODS, METHODS);
     if let Some(headers) = asked.get(ACCESS_CONTROL_REQUEST_HEADERS) {

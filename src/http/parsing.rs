@@ -1,11 +1,11 @@
-//! Queue of parsing jobs: JSON, template and encoding of a body take processors and memory.
+//! Queue of parsing jobs: JSON, template and encoding of a body take CPU time and memory.
 //!
-//! Jobs of small bodies are admitted up to a number of their own; those of large ones are few, and
-//! bounded by the memory of all their results. Admitted jobs share the processors in steps of
+//! Jobs of small bodies are limited in number; jobs of large bodies are fewer, and also limited by
+//! the memory of all their results. Admitted jobs share the processors in steps of
 //! [`PARSING_STEP`]. Steps go to clients by the rule of the engine's slots, and no client may take
-//! all jobs or processors. Among equals the smallest body is next, and every other time
-//! the oldest job, so that none starves. A job whose client leaves ends at its next step, or at
-//! once if it waits.
+//! all jobs or processors. Among equals the smallest body is next, and every other time the oldest
+//! job, so that none starves. A job whose client leaves ends at its next step, or at once if
+//! queued.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -30,28 +30,28 @@ use super::limits::{
 /// Most copies of a body's texts at a time: the body, JSON, messages, messages in the template's
 /// form, the rendered text, and that without marks of control tokens.
 const COPIES: usize = 6;
-/// Memory of a JSON value beside its text: its element of a list or, at worst, of a growing map,
-/// and its key.
+/// Memory of a JSON value beside its text: its element in a list or, at worst, a growing map, and
+/// its key.
 const VALUE_BYTES: usize = 160;
 
 /// Least bytes of a body after which freed memory is returned to the system at once.
 const TRIMMED_BYTES_MIN: usize = 8 * 1024 * 1024;
 
-/// The queue of a server.
+/// The queue of parsing jobs of a server.
 #[derive(Debug)]
 pub struct Parsing(Arc<SharedQueue>);
 
-/// A body whose job was admitted; the job ends when this is dropped.
+/// A body whose job was admitted; dropping the body ends the job.
 #[derive(Debug)]
 pub struct Body {
     bytes: Bytes,
-    /// Share of the memory for bodies; none once the bytes are gone.
+    /// Share of the memory for bodies; None once the bytes are freed.
     share: Option<Arc<Share>>,
     ticket: Ticket,
 }
 
 impl Default for Parsing {
-    /// Queue for as many processors as the system has, up to the number of jobs.
+    /// Queue with as many processors as the system has, at most one for each job.
     fn default() -> Parsing {
         let processors = thread::available_parallelism().map_or(1, usize::from);
         let most = PARSERS_MAX + LARGE_PARSERS_MAX;
@@ -70,7 +70,7 @@ impl Parsing {
         }))
     }
 
-    /// Waits for admission. Dropping the future takes the job out of the queue.
+    /// Waits until a job for `body` is admitted. Dropping the future removes the job.
     pub async fn enter(&self, body: WholeBody, source: Source) -> Body {
         let (bytes, large) = (memory(&body.bytes), body.bytes.len() > SMALL_BODY_BYTES);
         Body {
@@ -102,7 +102,7 @@ impl Parsing {
             bytes,
         };
         self.0.call();
-        // The sender lives in the queue until the job is called.
+        // The sender is in the queue until the job is called, so this cannot fail before.
         let _ = call.await;
         ticket
     }
@@ -112,7 +112,7 @@ impl Body {
     /// The JSON of the body, whose bytes are freed.
     ///
     /// # Errors
-    /// As [`json::parse`]; 400.
+    /// Errors of [`json::parse`], with status 400.
     pub fn json(&mut self) -> Result<Value, ApiError> {
         let value = json::parse(&self.bytes);
         self.bytes = Bytes::new();
@@ -137,8 +137,7 @@ impl Drop for Body {
     }
 }
 
-/// Guard of the client that waits for a job's result. When it is dropped the job ends at its next
-/// step.
+/// Guard of the client that waits for a job's result; dropping it ends the job at its next step.
 #[derive(Debug)]
 pub struct Client {
     shared: Arc<SharedQueue>,
@@ -170,28 +169,28 @@ impl Drop for Client {
     }
 }
 
-/// Steps of a job on its thread.
+/// Step control of a job, on the thread that runs it.
 #[derive(Debug)]
 pub struct JobSteps {
     shared: Arc<SharedQueue>,
     name: u64,
     /// CPU time of the thread at which the job is cancelled.
     until: Duration,
-    /// Earliest end of the step.
+    /// Time before which the current step does not end.
     look_at: Instant,
-    /// Set once the job was told to stop: further steps fail at once.
+    /// Reason for which the job was stopped: further steps fail at once.
     stopped: Option<Stopped>,
 }
 
 impl JobSteps {
-    /// Begins the job on this thread.
+    /// Starts the job's first step, on this thread.
     pub fn begin(mut self) -> JobSteps {
         self.until = cpu_time() + PARSING_TIME_MAX;
         self.look_at = Instant::now() + PARSING_STEP;
         self
     }
 
-    /// Yields the processor if the step has used up its time, until the queue calls the job again.
+    /// Ends the step if its time is used up: yields the processor until the job is called again.
     ///
     /// # Errors
     /// When the client has left, or the job takes too long.
@@ -211,7 +210,7 @@ impl JobSteps {
     }
 }
 
-/// Most memory that parsing `body` takes.
+/// Most bytes that parsing `body` takes.
 fn memory(body: &[u8]) -> usize {
     let begins_value = |byte: &&u8| matches!(byte, b',' | b'[' | b'{');
     let values = 1 + body.iter().filter(begins_value).count();
@@ -219,27 +218,27 @@ fn memory(body: &[u8]) -> usize {
     (body.len() * COPIES + values * VALUE_BYTES).min(PARSING_BYTES_MAX)
 }
 
-/// Queue of jobs, and the signal that ends a wait between two steps.
+/// Queue of jobs, with a signal for jobs that wait between two steps.
 #[derive(Debug)]
 struct SharedQueue {
     queue: Mutex<Queue>,
-    /// Signals that jobs between two steps may have been called.
+    /// Signals that jobs between two steps may have been called to run.
     called: Condvar,
 }
 
 impl SharedQueue {
     fn lock(&self) -> MutexGuard<'_, Queue> {
-        // Nothing in between can panic.
+        // No code panics while it has the lock, so the queue is whole.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Calls the jobs that can run now.
+    /// Lets the jobs run that can run now.
     fn call(&self) {
         self.lock().call();
         self.called.notify_all();
     }
 
-    /// Puts a running job between two steps.
+    /// Puts a running job between two steps, and waits until it is called again.
     fn yield_processor(&self, name: u64) -> Result<(), Stopped> {
         let mut queue = self.lock();
         queue.set(name, Stage::Between);
@@ -259,12 +258,12 @@ impl SharedQueue {
 struct Queue {
     /// Most jobs that run at once.
     processors: usize,
-    /// In the order of their arrival.
+    /// Jobs in the order of their arrival.
     jobs: Vec<Job>,
     fair_queue: FairQueue,
-    /// Among equals the oldest job is next rather than the smallest.
+    /// Whether, among jobs of equal rank, the oldest is next rather than the smallest.
     oldest_next: bool,
-    /// Name of the last job.
+    /// Name of the job that came last.
     last: u64,
 }
 
@@ -280,12 +279,12 @@ struct Job {
 
 #[derive(Debug)]
 enum Stage {
-    /// Waits for admission.
+    /// The job waits for admission.
     New(oneshot::Sender<()>),
     Running,
-    /// Waits for its next step.
+    /// The job waits for its next step.
     Between,
-    /// Its client has left; it ends at its next step.
+    /// The client has left; the job ends at its next step.
     Left,
 }
 
@@ -294,7 +293,7 @@ impl Job {
         !matches!(self.stage, Stage::New(_))
     }
 
-    /// Whether it occupies a processor.
+    /// Whether the job occupies a processor.
     fn is_running(&self) -> bool {
         matches!(self.stage, Stage::Running | Stage::Left)
     }
@@ -317,7 +316,7 @@ impl Queue {
         }
     }
 
-    /// Calls jobs while processors are free.
+    /// Lets jobs run while processors are free.
     fn call(&mut self) {
         while let Some(at) = self.next() {
             let job = &mut self.jobs[at];
@@ -355,8 +354,8 @@ impl Queue {
     }
 }
 
-/// Whether a new job is admitted beside those that have begun. A large one that is alone may take
-/// any memory.
+/// Whether `job` may be admitted beside the `begun` ones. A large job without others may take any
+/// memory.
 fn is_admitted(job: &Job, begun: &[&Job]) -> bool {
     let is_alike = |other: &&Job| other.large == job.large;
     let alike = || begun.iter().copied().filter(is_alike);
@@ -369,7 +368,8 @@ fn is_admitted(job: &Job, begun: &[&Job]) -> bool {
     fits && alike().count() < most && leaves_some(job, most, alike())
 }
 
-/// Whether the client of `job` leaves some of `most` to others if it has one more than in `taken`.
+/// Whether the client of `job` leaves some of `most` to others if it takes one more than in
+/// `taken`.
 fn leaves_some<'w>(job: &Job, most: usize, taken: impl Iterator<Item = &'w Job>) -> bool {
     let own = taken.filter(|other| other.source.client == job.source.client);
     own.count() + PARSERS_RESERVED < most

@@ -1,4 +1,4 @@
-//! Facts of a connection that its filter, its requests and its answers share.
+//! State of a connection that its filter, its requests and its answers share.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
@@ -7,17 +7,17 @@ use std::time::Duration;
 
 use super::limits::HEAD_TIMEOUT;
 
-/// A connection's other end.
+/// Client at the other end of a connection.
 #[derive(Debug)]
 pub struct Peer {
-    /// Address; none over a socket in the file system.
+    /// Address; None over a socket in the file system.
     address: Option<IpAddr>,
-    /// Names the connection.
+    /// Number of the connection, unique in the process.
     pub connection: u64,
     requests: AtomicU64,
-    /// Requests that are being answered.
+    /// Number of requests that are being answered.
     open: AtomicUsize,
-    /// Nothing of the answer to the last of them has been written.
+    /// Whether no byte of the response to the latest request has been written.
     unanswered: AtomicBool,
     /// Keep-alive time of the last response, milliseconds.
     keep_alive_ms: AtomicU64,
@@ -36,7 +36,7 @@ impl Peer {
         }
     }
 
-    /// The address, or the network of one household where addresses are plenty (RFC 6177).
+    /// The client's address; of an IPv6 address the network of one household (RFC 6177).
     pub fn network(&self) -> Option<IpAddr> {
         self.address.map(|address| match address.to_canonical() {
             IpAddr::V4(address) => address.into(),
@@ -58,12 +58,12 @@ impl Peer {
         }
     }
 
-    /// Marks that a part of the answer has been written.
+    /// Marks that a part of the response to the latest request has been written.
     pub fn answer(&self) {
         self.unanswered.store(false, Ordering::Relaxed);
     }
 
-    /// Whether a request is being answered, and whether nothing of its answer was written.
+    /// Whether a request is being answered, and whether no byte of its response was written.
     pub fn waits(&self) -> (bool, bool) {
         let open = self.open.load(Ordering::Relaxed) > 0;
         (open, open && self.unanswered.load(Ordering::Relaxed))
@@ -81,11 +81,11 @@ impl Peer {
     }
 }
 
-/// A request while it is answered.
+/// Guard of a request that is being answered.
 #[derive(Debug)]
 pub struct Asked {
     pub peer: Arc<Peer>,
-    /// The connection has brought a request before.
+    /// Whether the connection has brought a request before.
     pub returns: bool,
 }
 

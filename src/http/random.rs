@@ -1,5 +1,5 @@
-//! Names and seeds that no two answers share, from the randomness of the standard library's
-//! hashing. Nothing secret is made of them.
+//! Ids and seeds that no two answers share, from the random keys of the standard hasher. Not for
+//! secrets.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -9,12 +9,12 @@ pub fn bits() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
-/// 128 random bits as 32 digits.
+/// 128 random bits as 32 hexadecimal digits.
 pub fn hex() -> String {
     format!("{:016x}{:016x}", bits(), bits())
 }
 
-/// A new id: `prefix` and 32 random digits.
+/// A new id: `prefix` and 32 random hexadecimal digits.
 pub fn new_id(prefix: &str) -> String {
     format!("{prefix}_{}", hex())
 }

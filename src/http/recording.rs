@@ -9,11 +9,11 @@ use super::body::{Share, WholeBody};
 use super::journal::Journal;
 use super::limits::DUMP_ANSWER_BYTES_MAX;
 
-/// One request with a body, and its answer so far.
+/// Record of one request with a body, and of its answer so far.
 #[derive(Debug)]
 pub struct Recording {
     dump: Arc<Journal>,
-    /// Body with its share of the memory for bodies.
+    /// Body, and its share of the memory for bodies.
     request: OnceLock<(Bytes, Arc<Share>)>,
     answer: Mutex<RecordedAnswer>,
 }
@@ -24,18 +24,18 @@ struct RecordedAnswer {
     cut: bool,
 }
 
-/// A line of the dump.
+/// A line of the dump, in JSON.
 #[derive(Debug, Serialize)]
 struct Line<'r> {
     time: String,
     id: &'r str,
     route: Option<&'r str>,
-    /// The body; what is not UTF-8 in it is replaced.
+    /// Body as text; bytes that are not UTF-8 are replaced.
     request: &'r str,
     status: u16,
-    /// The JSON of an answer, or the events of a streamed one.
+    /// JSON of an answer, or the events of a stream.
     response: &'r str,
-    /// The answer was longer.
+    /// Whether the answer was longer than `response`.
     cut: bool,
 }
 
@@ -48,14 +48,14 @@ impl Recording {
         }
     }
 
-    /// Sets the body of the request; without one nothing is recorded.
+    /// Sets the body of the request; without a body nothing is recorded.
     pub fn asked(&self, body: &WholeBody) {
         let _ = self.request.set((body.bytes.clone(), body.share.clone()));
     }
 
-    /// Appends to the answer.
+    /// Appends to the recorded answer, up to its limit.
     pub fn add_answer(&self, bytes: &[u8]) {
-        // Bytes are appended whole or not at all.
+        // A panic cannot leave bytes half appended.
         let mut answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
         let left = DUMP_ANSWER_BYTES_MAX - answer.bytes.len();
         answer.cut |= bytes.len() > left;
@@ -64,7 +64,7 @@ impl Recording {
             .extend_from_slice(&bytes[..bytes.len().min(left)]);
     }
 
-    /// Writes the line.
+    /// Appends the request and its response to the dump as a line of JSON; nothing without a body.
     pub fn write(self, time: String, id: &str, route: Option<&str>, status: u16) {
         let Some((request, _)) = self.request.get() else {
             return;
@@ -80,7 +80,7 @@ impl Recording {
             response: &String::from_utf8_lossy(&answer.bytes),
             cut: answer.cut,
         };
-        // It is made of texts and a number, which serialise.
+        // The line consists of texts and numbers, which always serialise.
         if let Ok(line) = serde_json::to_vec(&line) {
             self.dump.push(line);
         }

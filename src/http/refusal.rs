@@ -1,20 +1,20 @@
 //! Error bodies for heads that the HTTP library refuses.
 //!
-//! The library answers an invalid head by itself, with a bare status, before any route sees it.
-//! This server's own errors always have a body, so a 4xx without content is the library's.
+//! The library answers an invalid head with a bare status before any route sees the request. This
+//! server's own errors always have a body, so a 4xx without content is the library's.
 
 use serde_json::json;
 
-/// Start of such an answer, up to the class of its status.
+/// Start of the library's refusals, up to the class of the status.
 const START: &[u8] = b"HTTP/1.1 4";
 const NO_CONTENT: &str = "content-length: 0\r\n";
 const END: &str = "\r\n\r\n";
 
-/// Status for a client that speaks HTTP/2 without negotiation, instead of 400.
+/// Status instead of 400 for a client that speaks HTTP/2 without negotiation.
 const HTTP_2_STATUS: &str = "505 HTTP Version Not Supported";
 
-/// The library's refusal with an error object as its body; none if `bytes` are another answer.
-/// The status of a client that has begun HTTP/2 is another one.
+/// The library's refusal with an error object as its body; None if `bytes` are another answer. A
+/// client that speaks HTTP/2 gets `HTTP_2_STATUS`.
 pub fn with_body(bytes: &[u8], is_http_2: bool) -> Option<Vec<u8>> {
     let head = bytes.starts_with(START).then(|| str::from_utf8(bytes))?;
     let (line, headers) = head.ok()?.strip_suffix("\r\n")?.split_once("\r\n")?;

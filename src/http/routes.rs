@@ -1,4 +1,4 @@
-//! From a request's head to its answer.
+//! Routing: finds the handler for a request's head, checks the head and answers.
 
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
@@ -39,7 +39,7 @@ use super::tokenize::{self, Direction};
 /// The body of every response.
 pub type ResponseBody = Either<Full<Bytes>, ReplyStream>;
 
-/// Request in a body.
+/// Kind of a request with a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Question {
     Chat,
@@ -52,7 +52,7 @@ pub(super) enum Question {
 }
 
 impl Question {
-    /// Whether the route needs the engine.
+    /// Whether requests of this kind need the engine.
     fn generates(self) -> bool {
         use Question::{Chat, Completions, Messages, Responses};
         matches!(self, Chat | Completions | Messages | Responses)
@@ -77,7 +77,7 @@ pub(super) enum Route<'p> {
     OpenApi,
 }
 
-/// Paths without a name in them.
+/// Routes with a fixed path.
 const ROUTES: &[(&str, Route<'static>)] = {
     use Direction::{Detokenize, Tokenize};
     use Question::{Chat, Completions, CountTokens, InputTokens, Messages, Responses, Tokens};
@@ -110,7 +110,7 @@ impl Route<'_> {
         route.map_or_else(|| Route::find_named(path), |(_, route)| Some(*route))
     }
 
-    /// Paths that end with the name of something.
+    /// Route of a path that ends with an id or a name.
     fn find_named(path: &str) -> Option<Route<'_>> {
         let named = |prefix: &str| path.strip_prefix(prefix).filter(|id| !id.is_empty());
         if let Some(id) = named("/v1/models/") {
@@ -125,7 +125,7 @@ impl Route<'_> {
         }
     }
 
-    /// The API of a path, known before the path is.
+    /// API in whose form errors on a path are reported; the path may have no route.
     fn dialect(path: &str) -> Dialect {
         if path.starts_with("/api/") {
             return Dialect::Ollama;
@@ -136,7 +136,7 @@ impl Route<'_> {
         }
     }
 
-    /// Name for the log: the path without the names in it.
+    /// Path pattern for the log, without ids and names.
     fn pattern(self) -> &'static str {
         match self {
             Route::Response(_) => "/v1/responses/{id}",
@@ -150,7 +150,7 @@ impl Route<'_> {
         }
     }
 
-    /// Whether anyone may ask: a probe has no key, nor has a client that opens its connection.
+    /// Whether no key is needed: probes have none, nor have clients that only connect.
     pub(super) fn is_open(self) -> bool {
         matches!(self, Route::Health | Route::Hello)
     }
@@ -169,12 +169,12 @@ impl Route<'_> {
     }
 }
 
-/// Streams are neither kept by what is on the way, nor compressed, which would hold events back.
+/// `Cache-Control` of streams: caches and proxies must not keep, compress or buffer the events.
 const STREAM_CACHE_CONTROL: &str = "no-cache, no-transform";
 /// Header by which nginx and some other proxies do not buffer a stream.
 const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
-/// Prometheus' text format.
+/// Content type of Prometheus' text format.
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// Header that tells clients whether to retry a failed request.
 const X_SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
@@ -182,7 +182,7 @@ const X_SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 /// Header in which a client of the Messages API asks for more than the published version.
 const ANTHROPIC_BETA: &str = "anthropic-beta";
 
-/// Whether a client of the Messages API sends these; where its path is none, they show its dialect.
+/// Whether a client sends the headers of the Messages API, which show its dialect on unknown paths.
 fn speaks_anthropic(headers: &HeaderMap) -> bool {
     headers.contains_key("anthropic-version")
 }
@@ -253,7 +253,7 @@ async fn answer(
     let (key, query) = (call.key(), request.uri().query());
     let value = match route {
         Route::Body(question) => {
-            // Its state is large, and a connection has room for it as long as it lives.
+            // The future's state is large: boxed, so that connections need not reserve room for it.
             return Box::pin(body_answer(state, question, request, call)).await;
         }
         Route::Page => return Ok(page()),
@@ -305,9 +305,9 @@ fn check_head<B>(request: &Request<B>) -> Result<(), ApiError> {
         .map_err(|problem| ApiError::malformed(problem).closing())
 }
 
-/// The host is one of those that the server answers to.
+/// Checks that the request's host is one of those that the server answers to.
 fn check_host(hosts: &Hosts, headers: &HeaderMap) -> Result<(), ApiError> {
-    // `check_head` found it well-formed.
+    // `check_head` has checked that the host is well-formed.
     let host = headers.get(HOST).and_then(|host| host.to_str().ok());
     let Some(host) = host.filter(|host| !hosts.allow(host)) else {
         return Ok(());
@@ -322,7 +322,7 @@ fn check_host(hosts: &Hosts, headers: &HeaderMap) -> Result<(), ApiError> {
     Err(error.coded("host_not_allowed").closing())
 }
 
-/// The answer to a browser that asks if a page may send a request; no key comes with it.
+/// The answer to a browser's preflight, which comes without a key.
 fn preflight(asked: &HeaderMap) -> Response<ResponseBody> {
     let mut response = Response::new(Either::Left(Full::default()));
     *response.status_mut() = StatusCode::NO_CONTENT;
@@ -330,7 +330,7 @@ fn preflight(asked: &HeaderMap) -> Response<ResponseBody> {
     response
 }
 
-/// Answers what comes in a body.
+/// Answers a request with a body.
 async fn body_answer(
     state: &Arc<ServerState>,
     question: Question,
@@ -377,7 +377,7 @@ async fn body_answer(
     })
 }
 
-/// The service, if requests are taken.
+/// The service; an error while the server is loading or stopping.
 fn ready(state: &ServerState) -> Result<&Arc<Service>, ApiError> {
     if state.is_draining() {
         return Err(ApiError::draining().closing());
@@ -415,7 +415,7 @@ fn loading_json(state: &ServerState) -> Value {
     })
 }
 
-/// The model in the shape of both the OpenAI and the Anthropic API.
+/// JSON of the model that suits the OpenAI and the Anthropic API.
 fn model(state: &ServerState) -> Value {
     let service = state.service();
     let context = service.map_or(state.facts.context, |service| service.engine.context());
@@ -462,10 +462,10 @@ fn version(facts: &Facts) -> Value {
     json!({"version": env!("CARGO_PKG_VERSION"), "target": facts.binary})
 }
 
-/// The methods that some route takes.
+/// Methods that at least one route takes.
 const METHODS: &str = "GET, HEAD, POST, DELETE, OPTIONS";
 
-/// Paths of these APIs that are not offered here, with all paths below.
+/// Paths of the same APIs that are not offered here, including all paths below each.
 const NOT_OFFERED: &[(&str, &str)] = &[
     ("/v1/embeddings", "embeddings are"),
     ("/v1/messages/batches", "batches are"),
@@ -492,12 +492,12 @@ const NOT_OFFERED: &[(&str, &str)] = &[
     ("/classify", "classification is"),
 ];
 
-/// Paths that an error lists.
+/// Paths that the error for an unknown path lists.
 const OFFERED: &str = "/v1/chat/completions, /v1/completions, /v1/responses, /v1/messages, \
      /v1/models, /tokenize, /detokenize, /tokenizer_info, /health, /metrics, /version, \
      /openapi.json and a chat page at /";
 
-/// Entry of [`NOT_OFFERED`] that a path belongs to.
+/// Entry of [`NOT_OFFERED`] to which a path belongs.
 fn not_offered(path: &str) -> Option<&'static str> {
     let under = |prefix: &str| {
         let rest = path.strip_prefix(prefix);
@@ -528,8 +528,7 @@ fn not_found(path: &str) -> ApiError {
     ApiError::new(StatusCode::NOT_FOUND, message)
 }
 
-/// Route that was meant by an unknown path: base URLs are given with `/v1` or without, or end with
-/// a slash.
+/// Route that an unknown path means: base URLs come with or without `/v1`, or end with a slash.
 fn meant(path: &str) -> Option<(&'static str, String)> {
     let plain = path.trim_end_matches('/');
     let mut once = plain;
@@ -573,9 +572,9 @@ fn error_response(error: &ApiError, dialect: Dialect, call: &Call) -> Response<R
     let mut response = recorded(call, error.status, body.to_string());
     let mut insert = |name, value| set(&mut response, name, value);
     match error.status {
-        // Clients that try again after any 5xx heed this.
+        // Clients that retry after any 5xx heed `x-should-retry`.
         StatusCode::NOT_IMPLEMENTED => insert(X_SHOULD_RETRY, "false"),
-        // Where a route is known, its own methods take the place of these.
+        // A known route has set its own methods before.
         StatusCode::METHOD_NOT_ALLOWED => insert(ALLOW, METHODS),
         StatusCode::UNAUTHORIZED => {
             let scheme = match error.asks_password {
@@ -602,7 +601,7 @@ fn set(response: &mut Response<ResponseBody>, name: HeaderName, value: &'static 
     response.headers_mut().insert(name, value);
 }
 
-/// An answer of JSON, which the call records.
+/// A JSON answer, which is also recorded for the dump.
 fn recorded(call: &Call, status: StatusCode, text: String) -> Response<ResponseBody> {
     call.responded(text.as_bytes());
     json_text_response(status, text)

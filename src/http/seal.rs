@@ -1,6 +1,6 @@
-//! Reasoning that a client keeps without reading it: sealed on the way out, opened when it comes
-//! back in a later turn. A seal opens for the owner that it was made for, on servers that have its
-//! key: those that were started with the same API keys, or this one until it ends.
+//! Seals for reasoning that a client keeps without reading it: closed on the way out, opened when
+//! the reasoning comes back in a later turn. Sealed text opens for its owner alone, on servers that
+//! were started with the same API keys, or without keys on this server until it ends.
 
 use std::sync::Arc;
 
@@ -11,13 +11,13 @@ use sha2::{Digest, Sha256};
 use super::keys::{KeyId, Keys};
 use super::limits::SEALED_BYTES_MAX;
 
-/// Begins what this server sealed.
+/// Prefix of text that this server sealed.
 const MARK: &str = "atlas:";
-/// Prefix that makes digests of this module differ from others of the same keys and texts.
+/// Prefix of hashed data, which makes this module's digests differ from others of the same inputs.
 const PURPOSE: &[u8] = b"atlas sealed reasoning";
 const NONCE_BYTES: usize = 24;
 
-/// The seal of a server as one owner's requests meet it.
+/// The seal of a server for one owner's requests.
 #[derive(Clone)]
 pub struct Seal {
     secret: Arc<[u8; 32]>,
@@ -25,7 +25,7 @@ pub struct Seal {
 }
 
 impl Seal {
-    /// The seal of a server that was started with `keys`; a random one where there are none.
+    /// Seal of a server that was started with `keys`; a random secret without keys.
     pub fn new(keys: Option<&Keys>) -> Seal {
         let secret = match keys {
             Some(keys) => keys.secret(PURPOSE),
@@ -45,22 +45,21 @@ impl Seal {
         }
     }
 
-    /// The sealed text, the same each time; empty where the text is longer than
-    /// [`SEALED_BYTES_MAX`].
+    /// Sealed form of `text`, the same each time; empty beyond [`SEALED_BYTES_MAX`] of text.
     pub fn close(&self, text: &str) -> String {
         if text.len() > SEALED_BYTES_MAX {
             return String::new();
         }
         let nonce = self.nonce(text);
         let sealed = self.cipher().encrypt(&nonce, self.payload(text.as_bytes()));
-        // The cipher refuses nothing of this length.
+        // The cipher fails only on texts far longer than the limit.
         let sealed = sealed.map(|sealed| [&nonce[..], &sealed].concat());
         sealed.map_or(String::new(), |sealed| {
             MARK.to_string() + &base64::encode(sealed)
         })
     }
 
-    /// The text of what was sealed here; None of anything else.
+    /// Text that this seal closed; None for other texts.
     pub fn open(&self, sealed: &str) -> Option<String> {
         let bytes = base64::decode(sealed.strip_prefix(MARK)?).ok()?;
         let (nonce, sealed) = bytes.split_first_chunk::<NONCE_BYTES>()?;
@@ -73,7 +72,7 @@ impl Seal {
         XChaCha20Poly1305::new(self.secret.as_ref().into())
     }
 
-    /// A nonce that no other text has.
+    /// Nonce derived from the text, so that no two texts share one.
     fn nonce(&self, text: &str) -> XNonce {
         let digest = Sha256::new()
             .chain_update(PURPOSE)

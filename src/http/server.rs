@@ -42,18 +42,18 @@ const TOO_MANY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
     {\"error\":{\"message\":\"too many connections are open; try again\",\
     \"type\":\"service_unavailable_error\",\"param\":null,\"code\":\"connections\"}}";
 
-/// Server of one listener's connections.
+/// Server for the connections of one listener.
 pub struct Server {
     listener: Listener,
     state: Arc<ServerState>,
     connections_max: usize,
     tls: Option<Tls>,
-    /// Runtimes of the connections; if empty, the one that runs the server.
+    /// Runtimes for the connections; if empty, the one that runs the server.
     homes: Vec<Home>,
 }
 
 impl Server {
-    /// Serves at most `connections_max` connections at once.
+    /// Server that serves at most `connections_max` connections at once.
     pub fn new(listener: Listener, state: Arc<ServerState>, connections_max: usize) -> Server {
         Server {
             listener,
@@ -69,7 +69,7 @@ impl Server {
         Server { homes, ..self }
     }
 
-    /// The server whose connections to an address are encrypted if `tls` is given.
+    /// Encrypts connections by `tls`, if given, unless the listener is a socket in the file system.
     pub fn with_tls(self, tls: Option<Tls>) -> Server {
         Server { tls, ..self }
     }
@@ -109,17 +109,17 @@ impl Server {
     }
 }
 
-/// Guard of one of the allowed connections, on its thread.
+/// Guard of an open connection: counts it against the limit and on its thread.
 struct Slot {
     _permit: OwnedSemaphorePermit,
     _share: Share,
-    /// Slots that are free.
+    /// Counter of the connections that may still be opened.
     slots: Arc<Semaphore>,
     connections_max: usize,
 }
 
 impl Slot {
-    /// Keep-alive time of the connection: less once half of all slots are taken.
+    /// Keep-alive time of the connection: shorter once half of all slots are taken.
     fn idle(&self) -> Duration {
         match self.slots.available_permits() < self.connections_max / 2 {
             true => IDLE_TIMEOUT_SCARCE,
@@ -188,7 +188,7 @@ async fn accept(
     }
 }
 
-/// Closes a connection beyond the limit, whose client has its response.
+/// Closes a connection beyond the limit after its client got the response.
 async fn end(stream: Accepted, _permit: OwnedSemaphorePermit) {
     match stream {
         Accepted::Tcp(stream) => {
@@ -204,7 +204,7 @@ async fn end(stream: Accepted, _permit: OwnedSemaphorePermit) {
     }
 }
 
-/// Closes the server's side and discards input until the client closes its own, within bounds: a
+/// Closes the server's side and discards input, within bounds, until the client closes its side: a
 /// close with unread input would reset the connection and could lose the response.
 async fn linger(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) {
     let reading = async {
@@ -218,7 +218,7 @@ async fn linger(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) {
         }
         io::Result::Ok(())
     };
-    // The response is sent, so errors change nothing.
+    // The response is sent, so errors while discarding do not matter.
     let _ = timeout(LINGER_TIMEOUT, reading).await;
 }
 
@@ -281,7 +281,7 @@ async fn connection(
         };
         if ended.is_none() && !is_over(serving.as_mut(), &peer).await {
             serving.as_mut().graceful_shutdown();
-            // Errors of a connection concern only its client, which sees them.
+            // Errors of a connection concern its client alone.
             let _ = serving.await;
         }
     }
@@ -296,8 +296,8 @@ async fn connection(
     open.fetch_sub(1, Ordering::Relaxed);
 }
 
-/// Waits a moment for a request that is in flight on an idle connection, so that it gets a response
-/// when the server stops. Returns whether the connection has ended.
+/// Waits a moment for a request that is in flight on an idle connection, so that the request gets a
+/// response when the server stops. Returns whether the connection has ended.
 async fn is_over(serving: Pin<&mut impl Future>, peer: &Peer) -> bool {
     let (is_answered, _) = peer.waits();
     !is_answered && timeout(DRAIN_IDLE_GRACE, serving).await.is_ok()
@@ -318,7 +318,7 @@ fn last(response: &mut Response<ResponseBody>) {
     response.headers_mut().insert(CONNECTION, close);
 }
 
-/// Adds the keep-alive time to the response.
+/// Adds the keep-alive time, if the connection stays open, to the response.
 fn announce(response: &mut Response<ResponseBody>, peer: &Peer, idle: Duration) {
     if response.headers().contains_key(CONNECTION) {
         return;

@@ -1,4 +1,4 @@
-//! Choices of the operator about connections and requests.
+//! Settings of the operator for connections and requests.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,24 +9,24 @@ use super::journal::Journal;
 use super::keys::Keys;
 use super::origins::Origin;
 
-/// Nothing is asked for and nothing is recorded by default.
+/// Settings of the server; by default no key is needed and nothing is recorded.
 #[derive(Debug, Default)]
 pub struct Settings {
-    /// Every request but those for `/health` and the page at `/` must bring one of them.
+    /// API keys: a request must have one, unless it is for `/health` or the page at `/`.
     pub keys: Option<Keys>,
-    /// Gets a line about each request.
+    /// Log with a line for each request.
     pub access_log: Option<Arc<Journal>>,
-    /// Gets requests and answers, texts included.
+    /// Dump of requests and answers, texts included.
     pub dump: Option<Arc<Journal>>,
-    /// Whose names for figures `/metrics` reports beside its own.
+    /// Server whose names for figures `/metrics` reports in addition.
     pub metrics: Option<Compatibility>,
-    /// Which names requests may reach the server by.
+    /// Names in `Host` by which requests may reach the server.
     pub hosts: Hosts,
-    /// Which pages may use the server beside its own.
+    /// Origins of pages that may use the server beside its own.
     pub origins: Vec<Origin>,
 }
 
-/// Another server whose names for figures are reported too.
+/// Another server under whose names figures are reported too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compatibility {
     Vllm,

@@ -22,7 +22,7 @@ use super::responses::store::Store;
 use super::seal::Seal;
 use super::settings::Settings;
 
-/// Receiver of the error with which replies are aborted, once they are.
+/// Receiver of the error with which replies are aborted; None until they are aborted.
 type AbortSignal = watch::Receiver<Option<ApiError>>;
 
 /// Future of the error with which a reply is aborted.
@@ -39,7 +39,7 @@ impl Abort {
         }
     }
 
-    /// The abort that also completes when `signal` does.
+    /// Abort that also completes when `signal` does.
     pub fn or_when(mut self, signal: AbortSignal) -> Abort {
         self.signals.push(signal.clone());
         Abort {
@@ -54,14 +54,14 @@ impl Abort {
         }
     }
 
-    /// False: nothing has changed since the last poll.
+    /// Whether a signal has changed, so that the abort must be polled.
     pub fn may_be_due(&self) -> bool {
         let due = |signal: &AbortSignal| signal.has_changed().unwrap_or(false);
         self.signals.iter().any(due)
     }
 }
 
-/// The error of a signal; pending for ever if its sender is gone.
+/// Waits for the error of a signal; for ever if its sender is gone.
 async fn aborted_by(mut signal: AbortSignal) -> ApiError {
     let error = signal.wait_for(Option::is_some).await;
     let error = error.ok().and_then(|error| error.clone());
@@ -82,13 +82,13 @@ impl Future for Abort {
 /// Progress of loading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loading {
-    /// Stage of loading, in plain words.
+    /// Stage of loading in plain words, for messages.
     pub stage: &'static str,
     pub bytes_done: u64,
     pub bytes_total: u64,
 }
 
-/// Service of requests once the model is loaded.
+/// Model and engine that serve requests, once loaded.
 pub struct Service {
     pub chat: ChatModel,
     pub engine: Handle,
@@ -100,14 +100,14 @@ pub struct ServerState {
     pub facts: &'static Facts,
     pub model_id: String,
     pub settings: Settings,
-    /// Seconds since 1970 at the start.
+    /// Time of the server's start, seconds since 1970.
     pub created: u64,
     pub figures: ServerFigures,
-    /// Memory for bodies of requests.
+    /// Memory budget for bodies of requests.
     pub bodies: body::Memory,
-    /// Order in which bodies are parsed.
+    /// Queue of jobs that parse bodies.
     pub parsing: Parsing,
-    /// Responses that clients may ask for again.
+    /// Complete responses that clients may fetch again.
     pub responses: Store,
     /// Seal of reasoning that clients keep without reading it.
     pub seal: Seal,
@@ -120,7 +120,7 @@ pub struct ServerState {
 }
 
 impl ServerState {
-    /// `loading` gives the progress of loading until there is a service.
+    /// State of a server whose model is loading; `loading` returns the progress.
     pub fn new(
         facts: &'static Facts,
         model_id: &str,

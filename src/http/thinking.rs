@@ -1,6 +1,6 @@
-//! Whether a reply thinks, and for how long: one reading of every client's fields, in all dialects.
+//! Whether a reply thinks, and for how long: one set of rules for the fields of all dialects.
 //!
-//! On or off, by the first that speaks:
+//! Thinking is on or off by the first field that is present:
 //! 1. `thinking.type`: `enabled` or `adaptive`, `disabled`;
 //! 2. `chat_template_kwargs.enable_thinking` or `.thinking`, then `enable_thinking`, then `think`
 //!    where it is true or false;
@@ -8,12 +8,11 @@
 //!    `chat_template_kwargs.reasoning_effort`: off for `none`;
 //! 4. the default of the route.
 //!
-//! How many tokens at most, by the first that speaks: `thinking.budget_tokens`,
+//! The most tokens of reasoning, by the first field that is present: `thinking.budget_tokens`,
 //! `thinking_token_budget`, `thinking_budget`, `chat_template_kwargs.thinking_budget`,
-//! `reasoning.max_tokens`, then the effort (`output_config.effort`, whose `none` is 0, then
-//! those of the switch) by [`EFFORTS`]. A budget of 0 is off; any other
-//! leaves the switch as it is. When a budget is used up the reply says so in its reasoning and ends
-//! it.
+//! `reasoning.max_tokens`, then the effort (`output_config.effort`, whose `none` is 0, then the
+//! fields of point 3) by [`EFFORTS`]. A budget of 0 is off; any other leaves thinking on or off as
+//! above. When its budget is used up, the reasoning ends with a sentence about that.
 
 use super::error::ApiError;
 use super::fields::{Field, Object};
@@ -28,11 +27,11 @@ pub const EFFORTS: &[(&str, Option<usize>)] = &[
     ("max", None),
 ];
 
-/// Thinking of a reply.
+/// Whether a reply thinks, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thinking {
     pub on: bool,
-    /// Tokens of reasoning at most.
+    /// Most tokens of reasoning.
     pub budget: Option<usize>,
 }
 
@@ -43,7 +42,7 @@ enum Effort {
     Budget(Option<usize>),
 }
 
-/// Reads all fields of a body that speak of thinking; `default` counts where none switches it.
+/// Reads all fields of a body that are about thinking; `default` counts if no field switches it.
 pub fn read(object: &Object<'_>, default: bool) -> Result<Thinking, ApiError> {
     let thinking = object.optional_object("thinking")?;
     let template = object.optional_object("chat_template_kwargs")?;
@@ -86,7 +85,7 @@ pub fn read(object: &Object<'_>, default: bool) -> Result<Thinking, ApiError> {
         budget(reasoning.as_ref(), "max_tokens")?,
     ];
     let by_effort = match (effort(output.as_ref(), "effort")?, asked) {
-        // It is no switch, but leaves nothing to think with.
+        // `none` in `output_config.effort` does not switch thinking off, but leaves it no tokens.
         (Some(Effort::None), _) => Some(0),
         (Some(Effort::Budget(tokens)), _) | (None, Some(Effort::Budget(tokens))) => tokens,
         (None, _) => None,

@@ -1,7 +1,7 @@
 //! Threads of connections, each with its own runtime.
 //!
 //! A connection stays on one thread: its data stays in one core's cache, and the engine wakes the
-//! thread itself. Threads of a work-stealing runtime wake one another, often on a busy core.
+//! thread directly. Threads of a work-stealing runtime wake one another, often on a busy core.
 
 use std::future::Future;
 use std::io;
@@ -18,17 +18,17 @@ use super::error::{ApiError, internal};
 use super::limits::{LARGE_PARSERS_MAX, PARSER_NICE, PARSERS_MAX};
 use super::parsing::Body;
 
-/// Most threads of a runtime that parse requests.
+/// Parsing threads of one runtime.
 const PARSERS: usize = PARSERS_MAX + LARGE_PARSERS_MAX;
-/// Time for which an idle parsing thread is kept: for ever.
+/// Time for which an idle parsing thread is kept: long enough to be for ever.
 const KEEP_ALIVE: Duration = Duration::from_secs(u32::MAX as u64);
-/// Threads of [`runtime`].
+/// Threads that one [`runtime`] starts.
 pub const OF_RUNTIME: usize = 1 + PARSERS;
 
 /// A runtime of one thread, called `name`, and parsing threads, all of which are started here.
 ///
 /// # Errors
-/// When it cannot be made.
+/// When the system refuses the runtime.
 ///
 /// # Panics
 /// If the system refuses a thread.
@@ -40,7 +40,7 @@ pub fn runtime(name: &str) -> io::Result<Runtime> {
         .thread_name(name)
         .enable_all()
         .build()?;
-    // A thread is started for a task that finds all others busy.
+    // The runtime starts a thread only for a task that finds all others busy, so all wait here.
     let all = Arc::new(Barrier::new(PARSERS + 1));
     for _ in 0..PARSERS {
         let all = all.clone();
@@ -50,14 +50,14 @@ pub fn runtime(name: &str) -> io::Result<Runtime> {
     Ok(runtime)
 }
 
-/// Threads for connections. Dropping it waits for their parsing, so never in asynchronous code.
+/// Threads for connections. Dropping the value waits for their parsing: never in asynchronous code.
 #[derive(Debug)]
 pub struct Threads {
     runtimes: Vec<Runtime>,
 }
 
 impl Threads {
-    /// So many threads, each with parsing threads of its own.
+    /// Starts `count` threads, each with parsing threads of its own.
     pub fn new(count: usize) -> io::Result<Threads> {
         let runtimes = (0..count).map(|_| runtime("connections"));
         Ok(Threads {
@@ -73,15 +73,15 @@ impl Threads {
 }
 
 thread_local! {
-    /// Lowers the priority of a parsing thread, at its start. An error leaves it as it is.
+    /// Lowers the priority of a parsing thread, at first use; on an error the priority stays.
     static YIELDING: () = {
         let _ = nice(PARSER_NICE);
     };
 }
 
 /// Runs `work`, which parses, renders and encodes an admitted body, on a parsing thread, so that
-/// the streams of the connection's thread go on; its priority is below the engine's. Dropping the
-/// future ends the work at its next step.
+/// the connection's thread can go on with streams. The parsing thread's priority is below the
+/// engine's. Dropping the future ends the work at its next step.
 ///
 /// # Errors
 /// Errors of `work`; an internal error if it panics.
@@ -100,14 +100,14 @@ pub async fn parse<T: Send + 'static>(
         .map_err(|_| internal("the request could not be read"))?
 }
 
-/// Handle of one thread's runtime.
+/// Handle of the runtime of one connection thread.
 #[derive(Debug)]
 pub struct Home {
     runtime: Handle,
     shares: Share,
 }
 
-/// Guard that counts a connection of a thread.
+/// Guard that counts a connection on its thread.
 pub type Share = Arc<()>;
 
 impl Home {
@@ -118,7 +118,7 @@ impl Home {
         }
     }
 
-    /// The current runtime.
+    /// Handle of the current runtime.
     pub fn here() -> Home {
         Home::new(Handle::current())
     }
@@ -135,7 +135,7 @@ impl Home {
         self.shares.clone()
     }
 
-    /// Spawns a connection, which has a share.
+    /// Spawns a connection's future on this thread.
     pub fn run(&self, connection: impl Future<Output = ()> + Send + 'static) {
         self.runtime.spawn(connection);
     }

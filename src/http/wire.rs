@@ -3,7 +3,7 @@
 //! library refuses it. A client that reads nothing, or sends no request in time, is disconnected.
 //!
 //! Detects a client that is gone after it half-closed the connection: a FIN alone does not say so,
-//! since the client may still read. The first bytes of every response are known, so some of them
+//! since the client may still read. The first bytes of every response are the same, so some of them
 //! are sent early; the kernel of a dead peer answers with RST, and the second write fails.
 
 use std::io;
@@ -22,12 +22,12 @@ use super::limits::{
 use super::peer::Peer;
 use super::refusal;
 
-/// Byte that makes a request invalid: no head and no chunk size may hold it.
+/// Byte that replaces one of a request to make it invalid: no head or chunk size may contain it.
 const SPOILT: u8 = 0;
-/// First line of HTTP/2 without negotiation (RFC 9113, 3.4).
+/// First line of a client that speaks HTTP/2 without negotiation (RFC 9113, 3.4).
 const HTTP_2: &[u8] = b"PRI * HTTP/2.0";
 
-/// Beginning of every response, of HTTP/1.0 and 1.1.
+/// First bytes of every response, whether HTTP/1.0 or 1.1.
 const BEGINNING: &[u8] = b"HTTP/1.";
 
 /// A socket behind the filter.
@@ -35,28 +35,28 @@ pub struct Wire<S> {
     stream: S,
     framing: Framing,
     peer: Arc<Peer>,
-    /// Deadline of the next head; none while a request is answered.
+    /// Deadline of the next head; None while a request is answered.
     head: Option<HeadClock>,
-    /// Set once the client has half-closed the connection after a request.
+    /// Probing, once the client has half-closed the connection after a request.
     ended: Option<Ended>,
-    /// Bytes of the next response that were sent early.
+    /// Number of bytes of the next response that were sent early.
     early: usize,
     /// Deadline of a write that waits for the client.
     stall: Option<Pin<Box<Sleep>>>,
-    /// Response written instead of the library's, and its bytes written so far.
+    /// Response that is written instead of the library's, and number of its bytes written so far.
     instead: Option<(Vec<u8>, usize)>,
 }
 
-/// Deadline of a head.
+/// Deadline for the arrival of a request's head.
 struct HeadClock {
     rings: Pin<Box<Sleep>>,
-    /// Number of heads before it.
+    /// Number of heads that came before this one.
     before: u64,
-    /// The first byte of the head has come.
+    /// Whether the first byte of the head has come.
     begun: bool,
 }
 
-/// Probing of a client that has half-closed the connection.
+/// Timing of the bytes that probe a client which has half-closed the connection.
 struct Ended {
     rings: Pin<Box<Sleep>>,
     /// Time between two pairs of early bytes.
@@ -90,7 +90,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         let clock = self.head.get_or_insert_with(|| {
             let patience = match first {
                 true => HEAD_TIMEOUT,
-                // The grace is for a request that was sent before the keep-alive time had passed.
+                // The grace is for a request that was sent before the keep-alive time was over.
                 false => self.peer.keep_alive() + IDLE_GRACE,
             };
             let rings = Box::pin(sleep_until(Instant::now() + patience));
@@ -107,13 +107,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         clock.rings.as_mut().poll(cx)
     }
 
-    /// Whether a request is being answered, or a part of a response waits to be written.
+    /// Whether a request is being answered, or a response waits to be written.
     fn owes_answer(&self) -> bool {
         self.peer.waits().0 || self.stall.is_some()
     }
 
     /// Sends early bytes of the response, in pairs, to a client that has half-closed the
-    /// connection. The system of one that is gone resets it at the first, so the second one fails.
+    /// connection. A dead client's system resets the connection at a pair's first byte; the second
+    /// fails.
     ///
     /// # Errors
     /// Errors of the operating system, when the client is gone.
@@ -140,7 +141,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         Poll::Pending
     }
 
-    /// Writes `bytes`, the beginning of a response, without those that were sent early.
+    /// Writes `bytes`, the start of a response, without those that were sent early.
     fn write_rest(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let early = self.early.min(bytes.len());
         let rest = ready!(Pin::new(&mut self.stream).poll_write(cx, &bytes[early..]))?;
@@ -159,7 +160,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         Poll::Ready(Ok(bytes.len()))
     }
 
-    /// Fails a write that has waited too long.
+    /// Fails a write that has waited too long for the client.
     fn watch<T>(
         &mut self,
         cx: &mut Context<'_>,
@@ -210,7 +211,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Wire<S> {
             buffer.set_filled(before + at + 1);
         }
         if outcome.is_pending() && this.is_late(cx).is_ready() {
-            // To the library this is the end of the client's side.
+            // The library takes an empty read as the end of the client's side.
             return Poll::Ready(Ok(()));
         }
         outcome
@@ -259,20 +260,20 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Wire<S> {
 #[derive(Debug)]
 enum Stage {
     Head(Head),
-    /// Body of known length: bytes left.
+    /// Body of known length: bytes still to come.
     Body(u64),
     /// Line with a chunk's size.
     ChunkSize(Line),
-    /// Chunk: bytes left.
+    /// Data of a chunk: bytes still to come.
     Chunk(u64),
-    /// Line end after a chunk.
+    /// Line end after a chunk's data.
     ChunkEnd(Line),
-    /// Lines after the last chunk; bytes of them so far.
+    /// Trailers after the last chunk, and number of their bytes so far.
     Trailers(Line, usize),
-    /// The HTTP library refuses this request by itself.
+    /// Request that the HTTP library refuses, so that the framing after the head does not matter.
     Unwatched,
     Spoilt,
-    /// Corrupted after the first line of HTTP/2.
+    /// Connection that was corrupted after the first line of HTTP/2.
     Http2,
 }
 
@@ -280,7 +281,7 @@ enum Stage {
 #[derive(Debug)]
 pub struct Framing {
     stage: Stage,
-    /// Whole heads so far.
+    /// Number of whole heads so far.
     requests: u64,
 }
 
@@ -302,9 +303,9 @@ struct Line {
 /// Effect of a byte on a line.
 enum LineStep {
     Within,
-    /// The line is complete, without its end.
+    /// The line is complete; it comes without its end.
     Complete(Vec<u8>),
-    /// A line feed without a carriage return.
+    /// The line ends with a line feed without a carriage return.
     Bare,
 }
 
@@ -326,14 +327,14 @@ impl Line {
 struct Head {
     line: Line,
     bytes: usize,
-    /// The request line has been seen.
+    /// Whether the request line has come.
     begun: bool,
     lengths: Vec<u64>,
     chunked: bool,
-    /// A transfer coding beside `chunked` alone. The HTTP library takes some, and does not undo
-    /// them.
+    /// Whether there is a transfer coding other than `chunked` alone. The HTTP library accepts some
+    /// undecoded.
     coded: bool,
-    /// A framing header that cannot be understood; the HTTP library refuses it.
+    /// Whether a framing header is unclear; the HTTP library refuses such a request.
     unclear: bool,
 }
 
@@ -357,8 +358,7 @@ impl Head {
         }
     }
 
-    /// Stage after the head; None if it states two lengths, or a transfer coding that nobody here
-    /// decodes.
+    /// Stage after the head; None if it states two lengths, or an unsupported transfer coding.
     fn body(&self) -> Option<Stage> {
         match (&self.lengths[..], self.chunked) {
             _ if self.coded => None,
@@ -380,7 +380,7 @@ impl Framing {
         matches!(self.stage, Stage::Http2)
     }
 
-    /// Whether a part of the next head has come; none within a body.
+    /// Whether a part of the next head has come; None within a body.
     fn awaits_head(&self) -> Option<bool> {
         match &self.stage {
             Stage::Head(head) => Some(head.bytes > 0),
@@ -388,7 +388,7 @@ impl Framing {
         }
     }
 
-    /// Takes `bytes`. Returns the index of the byte at which the request is to be refused.
+    /// Parses `bytes`. Returns the index of the byte at which the request is to be refused.
     pub fn scan(&mut self, bytes: &[u8]) -> Option<usize> {
         let mut at = 0;
         while at < bytes.len() {
@@ -415,7 +415,7 @@ impl Framing {
         None
     }
 
-    /// Skips bytes of a body; returns how many.
+    /// Skips bytes of a body; returns their number.
     fn skip(&mut self, available: usize) -> usize {
         let (left, next) = match &mut self.stage {
             Stage::Body(left) => (left, Stage::Head(Head::default())),
@@ -456,7 +456,7 @@ fn advance(stage: Stage, byte: u8) -> Option<Stage> {
             LineStep::Within | LineStep::Complete(_) => Some(Stage::Trailers(line, bytes + 1)),
             LineStep::Bare => None,
         },
-        // Bytes of these are skipped.
+        // `skip` passes over the bytes of these stages.
         stage @ (Stage::Body(_) | Stage::Chunk(_) | Stage::Unwatched) => Some(stage),
         Stage::Spoilt | Stage::Http2 => None,
     }
@@ -478,7 +478,7 @@ fn advance_head(mut head: Head, byte: u8) -> Option<Stage> {
     Some(Stage::Head(head))
 }
 
-/// The size of a chunk: one to sixteen hexadecimal digits, then perhaps an extension.
+/// Size of a chunk: one to sixteen hexadecimal digits, then perhaps an extension.
 fn chunk_size(line: &[u8]) -> Option<u64> {
     let end = line.iter().position(|byte| *byte == b';');
     let end = end.unwrap_or(line.len());

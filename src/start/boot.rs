@@ -1,4 +1,4 @@
-//! Start of a model for several verbs: files of the checkpoint, text side, engine.
+//! Start of a model, for several verbs: files of the checkpoint, tokenizer and template, engine.
 
 use std::error::Error;
 use std::path::Path;
@@ -34,23 +34,23 @@ pub use super::files::Files;
 use super::meter::Meter;
 pub use super::meter::loading;
 
-/// Time between two polls of the lease on mapped weights: a small part of the time for which the
-/// system keeps a writer waiting.
+/// Time between two polls of the lease on mapped weights; must be far less than the time for which
+/// the system keeps a writer waiting.
 const GUARD_EVERY: Duration = Duration::from_millis(100);
-/// Time to report the failure of the device to clients and operator before the process ends.
+/// Time to report a failure of the device to clients and operator before the process ends.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
-/// Report of a file of the checkpoint that cannot be used.
+/// Failure because of a file of the checkpoint that cannot be used.
 fn config(name: &str, problem: &dyn Error) -> Failure {
     Exit::Config.failure(format!("{name}: {problem}; download it again"))
 }
 
-/// Report of a file of another model.
+/// Failure because of a file that belongs to another model.
 fn foreign(name: &str, problem: &str) -> Failure {
     Exit::Config.failure(format!("{name} {problem}; {}", weights::download()))
 }
 
-/// The special tokens that the checkpoint names; none where it does not have the file.
+/// Special tokens that the checkpoint names; none if it does not have the file.
 fn special_tokens(files: &Files) -> Result<SpecialTokens, Failure> {
     if !files.has(special::FILE) {
         return Ok(SpecialTokens::default());
@@ -59,8 +59,8 @@ fn special_tokens(files: &Files) -> Result<SpecialTokens, Failure> {
     SpecialTokens::parse(&file).map_err(|error| config(special::FILE, &error))
 }
 
-/// The chat template and the file that has it: one of its own, or where there is none the one of
-/// [`stated`]; or the one of the binary, which then takes no other.
+/// The chat template, and the name of its source: the binary if it has one; else the checkpoint's
+/// own file or, if that is missing, the file of [`stated`].
 fn template_source(files: &Files) -> Result<(&'static str, String), Failure> {
     if !target::TEMPLATE.is_empty() {
         return Ok(("chat template of this binary", target::TEMPLATE.to_string()));
@@ -77,7 +77,7 @@ fn template_source(files: &Files) -> Result<(&'static str, String), Failure> {
     Ok((file, source))
 }
 
-/// Loads the checkpoint's template.
+/// Loads the chat template.
 fn template(files: &Files) -> Result<Template, Failure> {
     let (file, source) = template_source(files)?;
     let special = special_tokens(files)?;
@@ -104,21 +104,21 @@ pub fn chat_model(files: &Files) -> Result<ChatModel, Failure> {
         .map_err(|error| config(target::TOKENIZER_FILE, &*error))
 }
 
-/// Name and version on one line.
+/// Name and version of the binary on one line.
 pub fn version_line() -> String {
     format!("{} {}", target::BINARY, env!("CARGO_PKG_VERSION"))
 }
 
-/// Threads of a started model, beside those that work for its device: the text side's and its
-/// grammars', the engine and who waits for its end and guards its weights; then the engine's for
-/// masks.
+/// Threads of a started model, beside those of its device: one that loads tokenizer and template,
+/// those of grammars; the engine, one that waits for its end and one that guards the weights; then
+/// those that compute masks.
 pub const THREADS: usize = 1 + grammar::THREADS + 3 + engine::constraint::THREADS;
 
-/// Says what starts over `files`, with `threads` threads beside this one and the device's.
+/// Checks files, threads and memory before anything is loaded, and logs the version. `threads`:
+/// those needed beside this one and the device's.
 ///
 /// # Errors
-/// When files are missing, threads too few or memory too little, by what is known before anything
-/// is loaded.
+/// When files are missing, or there are too few threads or too little memory.
 pub fn preflight(files: &Files, threads: usize) -> Result<(), Failure> {
     files.require_whole()?;
     log::line(version_line());
@@ -131,24 +131,24 @@ pub fn preflight(files: &Files, threads: usize) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The running engine, its end, and what the text side is made of meanwhile.
+/// The running engine, its thread, and the text side, which is loaded at the same time.
 pub struct Engine<T = JoinHandle<engine::Outcome>> {
     pub handle: Handle,
     pub thread: T,
     pub chat: TextSide,
 }
 
-/// A model that was started, whose end nobody waits for yet.
+/// A model that was started, and whose end has no waiting thread yet.
 pub type Started = Engine<engine::Thread>;
 
 /// Result of loading the text side.
 pub type TextSide = oneshot::Receiver<Result<ChatModel, Failure>>;
 
-/// Said of a checkpoint whose configuration declares the layer that is not there.
+/// Warning about a checkpoint whose configuration declares a prediction layer without tensors.
 const LACKS_PREDICTION: &str = "the checkpoint has no tensors of the layer of multi-token \
     prediction that its model has: replies are drafted from their own text alone";
 
-/// Whether a model is to draft: its layer of multi-token prediction takes memory.
+/// Whether a model drafts, which decides whether the memory for its prediction layer is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drafting {
     Yes,
@@ -164,7 +164,7 @@ impl Drafting {
         }
     }
 
-    /// Parts of a model that are loaded, of those that there are.
+    /// Parts of a model that are loaded, given the parts that exist.
     pub fn loaded(self, there: Layout) -> Layout {
         match self {
             Drafting::Yes => there,
@@ -173,11 +173,10 @@ impl Drafting {
     }
 }
 
-/// Opens and loads the weights, and checks the model with what `checks` gives; blocks.
+/// Opens and loads the weights, and checks the model with the checks from `checks`; blocks.
 ///
 /// # Errors
-/// `WeightsError`, or what `Checks::run` found when the model computes something else than it
-/// should.
+/// `WeightsError`, or the error of `Checks::run` if the model computes wrong results.
 pub fn runner(
     files: &Files,
     progress: &Arc<Progress>,
@@ -207,7 +206,7 @@ pub fn runner(
     Ok(runner)
 }
 
-/// Plans the memory, says what it is, and loads the model.
+/// Plans the memory, logs the plan, and loads the model.
 ///
 /// # Errors
 /// `TooLittle`, or `WeightsError`.
@@ -219,7 +218,7 @@ pub fn load<B: Runs>(
     load_planned(device, checkpoint, &plan)
 }
 
-/// Says what memory a plan takes, and loads the model.
+/// Logs the memory of a plan, and loads the model.
 ///
 /// # Errors
 /// `WeightsError`.
@@ -236,8 +235,9 @@ pub fn load_planned<B: Runs>(
     Ok(Runner::load(device, checkpoint, plan)?)
 }
 
-/// Ends the process when another one opens mapped weights to write: the system keeps the writer
-/// waiting until then. Open requests get the device's error. The thread ends with the mapping.
+/// Thread that ends this process when another process opens mapped weights to write, which the
+/// system makes wait until then. Open requests get the device's error. The thread ends with the
+/// mapping.
 fn guard(mapping: Weak<Mapping>) {
     thread::spawn(move || {
         loop {
@@ -252,7 +252,8 @@ fn guard(mapping: Weak<Mapping>) {
     });
 }
 
-/// Warns of weights that are read the slower way, and of unknown fields of their configuration.
+/// Warns about weights that are read the slower way, and about unknown fields of their
+/// configuration.
 pub fn tell_doubts(checkpoint: &Checkpoint) {
     let unknown = checkpoint.unknown_maths();
     if !unknown.is_empty() {
@@ -283,7 +284,7 @@ pub fn tell_doubts(checkpoint: &Checkpoint) {
     }
 }
 
-/// Prints which weights this target has in fewer bits than its checkpoint, if any.
+/// Text about weights that this target stores in fewer bits than its checkpoint; None without such.
 fn rounded(layout: Layout) -> Option<String> {
     let pairs = layout.rounds().into_iter();
     let words = pairs.map(|[stored, resident]| {
@@ -294,8 +295,8 @@ fn rounded(layout: Layout) -> Option<String> {
     (!words.is_empty()).then(|| words.join(", "))
 }
 
-/// Starts the engine, whose thread loads and checks the model, and loads the text side beside it;
-/// `golden` is a file of golden tokens that the model is checked with too.
+/// Starts the engine, whose thread loads and checks the model, and loads the text side on another
+/// thread. `golden`: a file of golden tokens for an additional check.
 pub fn start(
     files: &Files,
     progress: &Arc<Progress>,
@@ -310,11 +311,11 @@ pub fn start(
     let (sender, chat) = oneshot::channel();
     let load = move || {
         let chat = chat_model(&of_text)?;
-        // The engine may have failed before it asks.
+        // The engine may have failed before it asks for the checks.
         let _ = give.send(Checks::new(&of_text, Some(&chat), golden.as_deref())?);
         Ok(chat)
     };
-    // The send fails where nobody waits for the result any more.
+    // The receiver of the text side may be gone.
     thread::spawn(move || drop(sender.send(load())));
     let (files, progress) = (files.clone(), progress.clone());
     let checks = move || {
@@ -331,7 +332,7 @@ pub fn start(
     }
 }
 
-/// [`start`] whose process ends soon after a failure of the device.
+/// [`start`] of a process that ends soon after a failure of the device.
 pub fn engine(
     files: &Files,
     progress: &Arc<Progress>,
@@ -347,17 +348,17 @@ pub fn engine(
     }
 }
 
-/// Waits for the text side.
+/// Waits until the text side is loaded.
 ///
 /// # Errors
-/// As `chat_model`.
+/// Errors of [`chat_model`].
 pub async fn chat_of(loading: TextSide) -> Result<ChatModel, Failure> {
     let broken = |_| Exit::Internal.failure("the text side broke down");
     loading.await.map_err(broken)?
 }
 
-/// Waits for the engine's end. Soon after a failure of the device the process ends, whatever it is
-/// at by then.
+/// Waits for the engine's end. Soon after a failure of the device the process ends, whatever its
+/// threads do by then.
 fn end(thread: engine::Thread) -> engine::Outcome {
     let outcome = thread.join();
     if let Err(error) = &outcome
@@ -368,7 +369,7 @@ fn end(thread: engine::Thread) -> engine::Outcome {
     outcome
 }
 
-/// Waits until the engine is at `phase` or further; which one it is at then.
+/// Waits until the engine is at `phase` or a later one; returns its phase then.
 pub async fn reached(engine: &Handle, phase: Phase) -> Phase {
     let mut phases = engine.phases();
     let found = phases.wait_for(|found| *found >= phase).await;
@@ -376,20 +377,20 @@ pub async fn reached(engine: &Handle, phase: Phase) -> Phase {
     found.unwrap_or(Phase::Stopped)
 }
 
-/// Waits until the engine serves; the text side, or none where the engine has stopped instead.
+/// Waits until the engine serves; returns the text side, or None if the engine has stopped.
 ///
 /// # Errors
-/// As `chat_model`.
+/// Errors of [`chat_model`].
 pub async fn serving(engine: &Handle, chat: TextSide) -> Result<Option<ChatModel>, Failure> {
     let chat = chat_of(chat).await?;
     let phase = reached(engine, Phase::Serving).await;
     Ok((phase == Phase::Serving).then_some(chat))
 }
 
-/// Waits for an engine that ends.
+/// Waits until an engine that was asked to end has ended.
 ///
 /// # Errors
-/// Why it ended before it was asked to.
+/// The reason why the engine failed.
 pub fn ended(thread: JoinHandle<engine::Outcome>) -> Result<(), Failure> {
     match thread.join() {
         Ok(outcome) => outcome.map_err(|error| engine_failure(&error)),
@@ -404,11 +405,11 @@ fn engine_exit(error: &EngineError) -> Exit {
     }
 }
 
-/// Report of an engine's end.
+/// Failure of a process because of its engine's error.
 pub fn engine_failure(error: &EngineError) -> Failure {
     match error {
         EngineError::Start(cause) => start_failure(cause.as_ref()),
-        // The engine's watchdog has reported it.
+        // The engine's watchdog has reported the device's error.
         error if error.is_of_device() => engine_exit(error).failure(""),
         error => Exit::Internal.failure(error),
     }
@@ -428,7 +429,7 @@ pub fn require_serving() -> Result<(), Failure> {
 /// Refuses targets whose model does not draft.
 ///
 /// # Errors
-/// Says that the target's model has no layer that drafts.
+/// States that the target's model has no prediction layer.
 pub fn require_prediction() -> Result<(), Failure> {
     if target::MTP_LAYERS == 0 {
         let message = format!("{} has no multi-token-prediction layer", target::MODEL_ID);
@@ -437,7 +438,7 @@ pub fn require_prediction() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Why this binary answers nothing, by the name of its model's tokenizer.
+/// Reason why this binary cannot answer requests, by the file name of its model's tokenizer.
 fn unfinished(tokenizer: &str) -> String {
     let (binary, model) = (target::BINARY, target::MODEL);
     match tokenizer.is_empty() {

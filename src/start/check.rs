@@ -1,4 +1,4 @@
-//! The check of a model before it serves: golden tokens where they are, and always a text.
+//! Checks of a model before it serves: golden tokens, if there are any, and a text.
 
 use std::borrow::Cow;
 use std::error::Error;
@@ -17,24 +17,25 @@ use text::chat::ChatModel;
 use super::exit::{Exit, Failure};
 use super::files::Files;
 
-/// Largest file of recorded golden tokens that is read.
+/// Bytes of the largest file of golden tokens.
 const GOLDEN_BYTES_MAX: u64 = 64 << 20;
 
-/// Everything that a model is checked with.
+/// All checks of a model at its start.
 pub struct Checks {
-    /// Tokens of the text.
+    /// Tokens that the start check runs as a prompt and then one by one; random ids without a
+    /// tokenizer.
     text: Vec<TokenId>,
     bound: TextBound,
-    /// Golden tokens: whose they are, and their text.
+    /// Golden tokens: words on their origin for messages, and their file's text.
     golden: Vec<(&'static str, Cow<'static, str>)>,
 }
 
 impl Checks {
-    /// Checks for the weights of `files`, whose text side is `chat`, if the model has one, and for
-    /// the golden tokens in the file `recorded`.
+    /// Checks for the weights of `files`, with the tokenizer of `chat` if there is one, and with
+    /// the golden tokens of the binary and of the file `kept`.
     ///
     /// # Errors
-    /// When that file cannot be used, or the tokenizer refuses the text.
+    /// When the file `kept` cannot be used, or the tokenizer refuses the text.
     pub fn new(
         files: &Files,
         chat: Option<&ChatModel>,
@@ -48,7 +49,7 @@ impl Checks {
         let bound = match target::TEXT_NLL {
             _ if chat.is_none() || files.are_drawn() => TextBound::None,
             None => TextBound::Plausible,
-            // The figure is of the whole text.
+            // The known figure is of the whole text, so it is no bound for a part.
             Some(_) if !TEXT_IS_WHOLE => TextBound::None,
             Some(known) => TextBound::Known(known),
         };
@@ -63,12 +64,12 @@ impl Checks {
         })
     }
 
-    /// Tokens of the text.
+    /// Tokens that the start check runs as a prompt and then one by one.
     pub fn text(&self) -> &[TokenId] {
         &self.text
     }
 
-    /// Runs all of them on an idle model; a line about each that passed.
+    /// Runs all checks on an idle model; returns a line for each that passed.
     pub fn run<E: Executor>(
         &self,
         executor: &mut E,
@@ -83,7 +84,7 @@ impl Checks {
     }
 }
 
-/// Findings of a replay of golden tokens, for people.
+/// Line for people about golden tokens that the model reproduced.
 fn agreed(whose: &str, report: &Report) -> String {
     format!(
         "{} golden tokens {whose}, of {} sequences, agree (log-probabilities within {:.1e})",
@@ -102,7 +103,7 @@ fn read(path: &Path) -> Result<String, Failure> {
     operator_file::text(path, GOLDEN_BYTES_MAX).map_err(|error| fail(error.to_string()))
 }
 
-/// Warns that the weights are drawn.
+/// Warns if the weights are random.
 pub fn tell_drawn(files: &Files) {
     if files.are_drawn() {
         log::line(format_args!(

@@ -1,4 +1,4 @@
-//! End of a process, and what it says then.
+//! Exit codes of a process, and failures with their messages.
 
 use std::error::Error;
 use std::fmt;
@@ -13,7 +13,7 @@ use model::TooLittle;
 use model::weights::WeightsError;
 use step::executor::DeviceError;
 
-/// End of the process; the numbers follow sysexits.h but for the usual 2.
+/// Exit code of the process; the numbers follow sysexits.h, except for the usual 2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
     Ok = 0,
@@ -23,13 +23,13 @@ pub enum Exit {
     /// There is no GPU that this binary can use.
     NoDevice = 71,
     Io = 74,
-    /// It was asked to stop, and ended replies before their time.
+    /// The process was told to stop, and cut off replies.
     Cut = 75,
     Config = 78,
 }
 
 impl Exit {
-    /// The failure that another process of this program ended with.
+    /// The failure whose exit code another process of this program had.
     pub fn of_code(code: i32) -> Option<Exit> {
         use Exit::{Config, Cut, Internal, Io, NoDevice, Unavailable, Usage};
         let failures = [Usage, Unavailable, Internal, NoDevice, Io, Cut, Config];
@@ -70,7 +70,7 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// Why a verb failed: what to say, and how to end.
+/// Failure of a verb: message and exit code.
 #[derive(Debug, PartialEq)]
 pub struct Failure {
     pub exit: Exit,
@@ -117,7 +117,7 @@ pub fn device_exit(error: &DeviceError) -> Exit {
     }
 }
 
-/// Writes to standard output.
+/// Writes to standard output, unbuffered.
 ///
 /// # Errors
 /// When it is closed.
@@ -125,7 +125,7 @@ pub fn print(text: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     written.map_err(|error| match error.kind() {
-        // Who reads has enough, as `head` does.
+        // The reader has enough, as `head` does, so there is no message.
         ErrorKind::BrokenPipe => Exit::Io.failure(""),
         _ => Exit::Io.failure(format!("standard output: {error}")),
     })

@@ -1,4 +1,4 @@
-//! Where the checkpoint is, and its files.
+//! Files of the checkpoint, and where they are.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -10,9 +10,9 @@ use model::backend::READER;
 use model::target;
 use model::weights::{self, Checkpoint, Folder, Packed, Progress, Stage, WeightsError, packed};
 
-/// Largest tokenizer or template file that is read.
+/// Bytes of the largest tokenizer or template file.
 const TEXT_FILE_BYTES_MAX: u64 = 256 * 1024 * 1024;
-/// Where the checkpoint is.
+/// Place of the checkpoint's files.
 #[derive(Clone, Debug)]
 pub enum Files {
     Embedded,
@@ -21,10 +21,10 @@ pub enum Files {
 }
 
 impl Files {
-    /// Settles where the weights come from.
+    /// Finds the checkpoint in `directory`, or in the binary if none is given.
     ///
     /// # Errors
-    /// When this target needs a directory and none is given, or what is given is none.
+    /// When this target needs a directory and none is given, or there are no weights in it.
     pub fn locate(directory: Option<&Path>) -> Result<Files, Failure> {
         match directory {
             None if needs_weights() => Err(Exit::Usage.failure(format!(
@@ -40,11 +40,12 @@ impl Files {
         }
     }
 
-    /// The packed file at `path` or in that directory, or the directory of a checkpoint; where
-    /// `install` keeps a folder for each build of the binary, those in that of this one.
+    /// The packed file at `path` or in the directory `path`, or the checkpoint in this directory.
+    /// If `install` made a folder for this build of the binary in the directory, that folder counts
+    /// instead.
     ///
     /// # Errors
-    /// When there is neither.
+    /// When there is neither file nor checkpoint.
     pub fn at(path: &Path) -> Result<Files, WeightsError> {
         let own = path.join(packed::folder_name(READER.layout));
         let path = if own.is_dir() { &own } else { path };
@@ -59,7 +60,7 @@ impl Files {
         Ok(Files::Directory(located.directory))
     }
 
-    /// The content of a small file of the checkpoint.
+    /// Content of a small file of the checkpoint.
     ///
     /// # Errors
     /// Names the file that cannot be read.
@@ -78,7 +79,7 @@ impl Files {
         }
     }
 
-    /// Whether there is a file of this name.
+    /// Whether the checkpoint has the file `name`.
     pub fn has(&self, name: &str) -> bool {
         match self {
             Files::Embedded => target::EMBEDDED.iter().any(|(known, _)| *known == name),
@@ -89,7 +90,7 @@ impl Files {
         }
     }
 
-    /// Whether `synth` has written them.
+    /// Whether `synth` made these files, with random weights.
     pub fn are_drawn(&self) -> bool {
         match self {
             Files::Embedded => false,
@@ -98,8 +99,8 @@ impl Files {
         }
     }
 
-    /// Names all files of a release that a directory lacks, before parts of them are loaded by
-    /// several threads, each of which would find another one missing.
+    /// Names all files of a release that a directory lacks, before several threads load parts of
+    /// the files and each reports another one.
     pub fn require_whole(&self) -> Result<(), WeightsError> {
         match self {
             Files::Directory(directory) if !self.are_drawn() => {
@@ -109,14 +110,14 @@ impl Files {
         }
     }
 
-    /// Opens and checks the weights; reads headers only.
+    /// Opens and checks the weights; reads only headers.
     ///
     /// # Errors
-    /// Parts that differ from the target.
+    /// The part that differs from the target.
     pub fn open(&self, progress: Arc<Progress>) -> Result<Checkpoint, WeightsError> {
         match self {
             Files::Embedded => weights::open_embedded(progress),
-            // Its files are of other sizes than the release's.
+            // Files that `synth` made have other sizes than the release's.
             Files::Directory(directory) if self.are_drawn() => {
                 weights::open_layers(directory, target::LAYERS, progress)
             }
@@ -125,10 +126,10 @@ impl Files {
         }
     }
 
-    /// `open` for the first layers of a checkpoint that need not be the release.
+    /// [`Files::open`] for the first layers of a checkpoint that need not be the release.
     ///
     /// # Errors
-    /// Parts that differ from the target.
+    /// The part that differs from the target.
     pub fn open_layers(
         &self,
         layers: usize,

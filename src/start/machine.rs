@@ -1,5 +1,5 @@
-//! The machine that `doctor` looks at: who holds its GPU, what its power state is, how fast its
-//! disk reads, what its kernel allows.
+//! Checks of the machine for `doctor`: programs that use the GPU, its power state, speed of the
+//! disk, limits of the kernel.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -18,18 +18,18 @@ use model::target;
 use super::boot;
 use super::exit::{Exit, Failure};
 
-/// Result of one check: something in order, or what to do.
+/// Result of one check: a line about a thing in order, or about the fix.
 pub type Finding = Result<String, String>;
 
-/// Device files of the driver that a process holds which uses a GPU.
+/// Prefix of the driver's device files, which each process that uses a GPU has open.
 const DEVICES: &str = "/dev/nvidia";
-/// Bytes of a weights file that are read to see how fast the disk is.
+/// Bytes of a weights file that are read to measure the disk.
 const PROBE_BYTES: usize = 256 << 20;
-/// Bytes of one such read; a multiple of every disk's block.
+/// Bytes of one read that measures the disk; a multiple of every disk's block.
 const READ_BYTES: usize = 8 << 20;
-/// Alignment of memory and offsets that reads past the page cache need.
+/// Alignment of memory and offsets for direct reads, which bypass the page cache.
 const ALIGNMENT: usize = 4096;
-/// A disk that is slower makes a start take minutes.
+/// Read rate below which a start takes minutes.
 const SLOW_BYTES_PER_S: f64 = 0.3e9;
 const GB: f64 = 1e9;
 
@@ -50,7 +50,7 @@ pub fn report(findings: &[Finding]) -> Result<(), Failure> {
     }
 }
 
-/// Programs that have the GPU open, which take memory and time of it.
+/// Line about other programs that have the GPU open and take memory and time of it.
 pub fn holders() -> Finding {
     let own = std::process::id().to_string();
     let mut holders: Vec<String> = processes()
@@ -61,7 +61,7 @@ pub fn holders() -> Finding {
     holders.sort();
     match holders.is_empty() {
         true => Ok("no other program that this user sees has the GPU open".to_string()),
-        // A desktop has it open too, and takes little.
+        // A desktop also has the GPU open, but takes little of it.
         false => Ok(format!(
             "the GPU is open in {}; what they take is not free",
             holders.join(", ")
@@ -75,7 +75,7 @@ fn processes() -> impl Iterator<Item = String> {
     names.filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// Whether an open file of a process lies under `path`; false where this user may not look.
+/// Whether a process has a file under `path` open; false if this user has no access.
 fn holds(process: &str, path: &str) -> bool {
     let files = fs::read_dir(format!("/proc/{process}/fd"));
     let files = files.into_iter().flatten().flatten();
@@ -94,7 +94,8 @@ pub fn processor() -> String {
     format!("{cores} processor cores ({})", std::env::consts::ARCH)
 }
 
-/// Card and clocks that figures of this machine depend on; the processor of a binary without a GPU.
+/// GPU and clocks on which measurements of this machine depend; in a binary without GPU the
+/// processor.
 pub fn measured_on() -> String {
     match cfg!(feature = "cuda") {
         true => power().unwrap_or_else(|throttled| throttled),
@@ -102,7 +103,7 @@ pub fn measured_on() -> String {
     }
 }
 
-/// Report of the driver's own tool on clocks and power. A GPU that is throttled computes right, but
+/// Clocks and power as the driver's tool reports them. A throttled GPU computes correctly, but
 /// slowly.
 pub fn power() -> Finding {
     const FIELDS: &str = "name,pstate,clocks.sm,clocks.max.sm,power.draw,temperature.gpu,\
@@ -120,7 +121,7 @@ pub fn power() -> Finding {
     }
 }
 
-/// Reads the line that `nvidia-smi` prints.
+/// Finding from the line that `nvidia-smi` prints.
 fn power_of(line: &str) -> Finding {
     let cells: Vec<&str> = line.trim().split(',').map(str::trim).collect();
     let [name, state, clock, most, draw, heat, slowdowns @ ..] = cells.as_slice() else {
@@ -139,13 +140,12 @@ fn power_of(line: &str) -> Finding {
     }
 }
 
-/// Rate at which the disk under a directory of weights reads, past the page cache, and what that
-/// means for a start.
+/// Rate of direct reads from a directory of weights, and whether it makes a start slow.
 pub fn disk(directory: &Path) -> Finding {
     let size = |path: &Path| fs::metadata(path).map_or(0, |found| found.len());
     let files = fs::read_dir(directory).into_iter().flatten().flatten();
     let files = files.map(|entry| entry.path());
-    // Packed weights are a file.
+    // Packed weights are a file, not a directory.
     let files = files.chain([directory.to_path_buf()]);
     let files: Vec<_> = files.filter(|path| path.is_file()).collect();
     let total: u64 = files.iter().map(|path| size(path)).sum();
@@ -154,7 +154,7 @@ pub fn disk(directory: &Path) -> Finding {
     };
     let rate = match rate(largest) {
         Ok(rate) => rate,
-        // Some file systems have no reads past the cache.
+        // Some file systems have no direct reads.
         Err(why) => {
             let file = largest.display();
             return Ok(format!("the disk's speed is not known: {file}: {why}"));
@@ -175,7 +175,7 @@ pub fn disk(directory: &Path) -> Finding {
     }
 }
 
-/// Bytes a second of reading the beginning of a file.
+/// Bytes a second of direct reads at the start of a file.
 fn rate(path: &Path) -> io::Result<f64> {
     let flags = OFlags::DIRECT.bits().cast_signed();
     let mut file = OpenOptions::new();
@@ -193,7 +193,7 @@ fn rate(path: &Path) -> io::Result<f64> {
     Ok(done as f64 / begun.elapsed().as_secs_f64().max(f64::MIN_POSITIVE))
 }
 
-/// Connections that the limit of open files allows.
+/// Number of connections that the limit of open files allows.
 pub fn open_files() -> Finding {
     match files::connections() {
         found if found < CONNECTIONS_MAX => Err(format!(
@@ -204,7 +204,7 @@ pub fn open_files() -> Finding {
     }
 }
 
-/// Size of the kernel's pages, with its release.
+/// Page size and release of the kernel.
 pub fn kernel() -> Finding {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let pages = page_size() >> 10;

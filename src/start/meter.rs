@@ -9,11 +9,11 @@ use host::log;
 use http::state::Loading;
 use model::weights::Progress;
 
-/// Time between two lines; shorter operations print none.
+/// Time between two progress lines; shorter operations print none.
 pub const EVERY: Duration = Duration::from_secs(1);
 const GB: f64 = 1e9;
 
-/// Loading progress in the server's terms.
+/// Loading progress in the form that the server reports.
 pub fn loading(progress: &Progress) -> Loading {
     let (bytes_done, bytes_total) = progress.bytes();
     Loading {
@@ -23,7 +23,7 @@ pub fn loading(progress: &Progress) -> Loading {
     }
 }
 
-/// Prints a progress line each second until it is dropped.
+/// Thread that prints a progress line each second until the meter is dropped.
 pub struct Meter {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -54,7 +54,7 @@ impl Meter {
 impl Drop for Meter {
     fn drop(&mut self) {
         drop(self.stop.take());
-        // A thread that only reports progress has no result.
+        // The thread only prints, so its outcome does not matter.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }

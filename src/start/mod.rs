@@ -1,5 +1,5 @@
-//! From files to an engine that serves: what verbs, measurements and the library's own API begin
-//! with, and how a process ends.
+//! Start of an engine from files, shared by verbs, measurements and the library's own API, and the
+//! end of a process.
 
 pub mod boot;
 pub mod check;

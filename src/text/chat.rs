@@ -1,4 +1,4 @@
-//! The text side of the model: tokenizer, template and the marks its replies carry.
+//! The text side of a model: tokenizer, template and the marks in its replies.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use super::tools::harmony::reader::Begin;
 use super::tools::harmony::{self, Marks};
 use super::{framing, identity};
 
-/// Tokens around calls of tools, of models that have such.
+/// Tokens before and after a tool call, in models that have these tokens.
 const CALL_MARKS: [&str; 2] = ["<tool_call>", "</tool_call>"];
 /// Text written before the closing tag when the thinking budget is used up: it tells client and
 /// model that the reasoning was cut.
@@ -30,11 +30,11 @@ const GOES_ON: char = '\u{fdee}';
 
 /// Longest text that is encoded, in tokens.
 pub const ENCODED_TOKENS_MAX: usize = 2_000_000;
-/// Multiple of its limit up to which the tokens of a too long prompt are counted for the error:
-/// clients act on the excess, which is a turn in general and not a library.
+/// Multiple of the limit up to which tokens of a too long prompt are counted for the error: clients
+/// act on the excess, which usually is that of one turn.
 const COUNTED_LIMITS: usize = 2;
 
-/// Tokens up to which a prompt is counted, where `limit` are allowed.
+/// Tokens up to which a prompt is counted if `limit` are allowed.
 pub fn counted(limit: usize) -> usize {
     limit.saturating_mul(COUNTED_LIMITS).min(ENCODED_TOKENS_MAX)
 }
@@ -46,12 +46,12 @@ pub type ThinkTags = (&'static str, &'static str);
 pub struct ChatModel {
     pub tokenizer: Arc<Tokenizer>,
     pub template: Template,
-    /// Absent when the model does not reason in tags.
+    /// Tags around reasoning; None if the model does not reason in tags.
     pub think: Option<ThinkTags>,
     pub facts: &'static Facts,
-    /// Control tokens of harmony; absent for other models.
+    /// Control tokens of harmony; None for other models.
     pub harmony: Option<Marks>,
-    /// Form of tool calls; absent when replies may hold none.
+    /// Form of tool calls; None if the model cannot call tools.
     pub tool_format: Option<ToolFormat>,
     /// Tokens that end a turn.
     pub stop_tokens: Vec<TokenId>,
@@ -59,13 +59,13 @@ pub struct ChatModel {
     pub grammars: Grammars,
 }
 
-/// A conversation ready for the engine.
+/// Tokens of a conversation, ready for the engine.
 #[derive(Debug)]
 pub struct Prompt {
     pub tokens: Vec<TokenId>,
-    /// The prompt ends inside the reasoning tag.
+    /// Whether the prompt ends inside the reasoning.
     pub reasoning_opened: bool,
-    /// The prompt ends in a message of the assistant that the reply continues.
+    /// Whether the prompt ends in a message of the assistant that the reply continues.
     pub amid: bool,
     /// Number of tokens of the system message and the tools, which other conversations share.
     pub head: usize,
@@ -78,7 +78,7 @@ impl Prompt {
     }
 }
 
-/// Why a conversation cannot become a prompt.
+/// Reason why a conversation cannot become a prompt.
 #[derive(Debug, thiserror::Error)]
 pub enum PromptError {
     #[error("{0}")]
@@ -93,17 +93,16 @@ pub enum PromptError {
     TooLong {
         tokens: usize,
         limit: usize,
-        /// False: `tokens` is a lower bound, and the prompt was not encoded.
+        /// Whether `tokens` is exact; else it is a lower bound, and the prompt was not encoded.
         exact: bool,
     },
 }
 
 impl ChatModel {
-    /// Chat model of a tokenizer and a template as read from their files; adapts the tokenizer to
-    /// them.
+    /// Chat model of a tokenizer and a template; adapts the tokenizer to model and template.
     ///
     /// # Errors
-    /// Names what in the tokenizer makes it impossible to encode conversations.
+    /// Names the part of the tokenizer that makes it impossible to encode conversations.
     pub fn new(
         facts: &'static Facts,
         mut tokenizer: Tokenizer,
@@ -138,12 +137,12 @@ impl ChatModel {
         })
     }
 
-    /// Renders and encodes a conversation; the prompt is shorter than `limit` tokens. Texts are
-    /// remembered for those of `domain`.
+    /// Renders and encodes a conversation to fewer than `limit` tokens. Texts are cached for
+    /// `domain`.
     ///
     /// # Errors
-    /// When the template refuses it or it is too long. A text is encoded as far as its tokens are
-    /// [`counted`], and not at all if it has more by its bytes alone.
+    /// When the template refuses the conversation or the prompt is too long. Too long a text is
+    /// encoded up to [`counted`] tokens, or not at all if its bytes alone show that it has more.
     pub fn prompt(
         &self,
         conversation: &Conversation,
@@ -176,8 +175,9 @@ impl ChatModel {
         })
     }
 
-    /// Whether a prompt ends inside the reasoning. Where it is to and the template leaves that to
-    /// the model, as those of Gemma 4 and Qwen3 do, the tag is written as the model writes it.
+    /// Whether a prompt ends inside the reasoning. Where a prompt should open the reasoning and the
+    /// template leaves that to the model, as those of Gemma 4 and Qwen3 do, the tag is appended as
+    /// the model writes it.
     fn open_reasoning(&self, conversation: &Conversation, text: &mut String) -> bool {
         let Some((open, _)) = self.think else {
             return false;
@@ -193,8 +193,8 @@ impl ChatModel {
         is_open || is_wanted
     }
 
-    /// Tokens that a prompt shares with one of the same system message and tools and another first
-    /// message; none where there are neither, or where the model goes on from any message.
+    /// Tokens that a prompt shares with others of the same system message and tools; None without
+    /// system message and tools, or for a model without snapshots.
     fn head(&self, conversation: &Conversation, domain: u128, prompt: &[TokenId]) -> Option<usize> {
         let first = conversation.messages.first()?;
         let has_head = is_system(first) || !conversation.tools.is_empty();
@@ -213,7 +213,7 @@ impl ChatModel {
         Some(pairs.take_while(|(a, b)| a == b).count())
     }
 
-    /// Renders a conversation; the mark breaks what messages and tools hold of control tokens.
+    /// Renders a conversation; also returns the mark that breaks control tokens in messages.
     fn render(&self, conversation: &Conversation) -> Result<(String, Option<char>), TemplateError> {
         if !conversation.goes_on {
             return self.render_whole(conversation);
@@ -239,7 +239,7 @@ impl ChatModel {
         }
     }
 
-    /// End of a reply's reasoning after `tokens`; none for a model that does not reason in tags.
+    /// Tokens that end a reply's reasoning after `tokens` tokens; None without tags of reasoning.
     ///
     /// # Errors
     /// When the tokenizer refuses the texts.
@@ -248,7 +248,7 @@ impl ChatModel {
             return Ok(None);
         };
         let encode = |text: &str| self.tokenizer.encode(text).map_err(PromptError::Tokenizer);
-        // A message of harmony ends with its tag.
+        // In harmony, a message ends with its closing tag alone.
         let after = if self.harmony.is_some() { "" } else { "\n\n" };
         Ok(Some(ThinkingBudget {
             tokens,
@@ -257,8 +257,8 @@ impl ChatModel {
         }))
     }
 
-    /// Marks by which adaptive sampling tells reasoning and calls from text, which a grammar may
-    /// have `constrained`.
+    /// Marks by which adaptive sampling distinguishes reasoning, calls and text; `constrained`:
+    /// whether the reply follows a grammar.
     pub fn parts(&self, constrained: bool) -> Sections {
         let marks = |open: &str, close: &str| {
             let [open, close] = [open, close].map(|mark| self.tokenizer.id_of(mark));
@@ -271,14 +271,14 @@ impl ChatModel {
         }
     }
 
-    /// The form of the ids that replies give to calls, which come back in later requests.
+    /// Form of the ids of tool calls, which come back in later requests.
     pub fn call_ids(&self) -> CallIds {
         self.template.abilities().call_ids
     }
 
-    /// Puts system messages where the template takes them: those at the head become one, those
-    /// further on become part of the user's side, in place, so that the prompt before them keeps
-    /// its tokens. A template that takes none at the head has them before the first question.
+    /// Puts system messages where the template takes them. Those at the head become one; later ones
+    /// become messages of the user in the same place, so that the prompt before keeps its tokens.
+    /// For a template without system messages, the head goes before the first question.
     pub fn place_system_messages(&self, messages: Vec<Value>) -> Vec<Value> {
         let abilities = self.template.abilities();
         let mut rest = messages.into_iter().peekable();
@@ -307,8 +307,7 @@ impl ChatModel {
     }
 }
 
-/// A conversation that has the system message and the tools of `conversation`, and another message
-/// after them.
+/// `conversation` up to its system messages, and with its tools, followed by another message.
 fn with_other_message(conversation: &Conversation) -> Conversation {
     let messages = conversation.messages.iter();
     let mut messages: Vec<Value> = messages.take_while(|one| is_system(one)).cloned().collect();
@@ -324,7 +323,7 @@ fn with_other_message(conversation: &Conversation) -> Conversation {
     }
 }
 
-/// Conversation with a sign after the last message's words.
+/// The conversation with the mark [`GOES_ON`] at the end of the last message.
 fn signed(conversation: &Conversation) -> Conversation {
     let mut signed = conversation.clone();
     if let Some(last) = signed.messages.last_mut() {
@@ -338,7 +337,7 @@ fn is_system(message: &Value) -> bool {
     message["role"] == "system"
 }
 
-/// A system message on the user's side.
+/// A system message as a message of the user.
 fn reminder(message: &Value) -> Value {
     let text = message["content"].as_str().unwrap_or_default();
     let content = format!("<system-reminder>\n{text}\n</system-reminder>");

@@ -1,16 +1,18 @@
-//! Control tokens: those that structure a prompt, and that nothing inside a message may forge. They
-//! are the special tokens of the tokenizer and what [`super::framing`] finds in the template.
+//! Control tokens structure a prompt, and no message may forge one. Control tokens are the special
+//! tokens of the tokenizer and those that [`super::framing`] finds in the template.
 //!
 //! A template writes control tokens as text, and so may the author of a message. Before rendering,
-//! their texts inside the conversation are broken by a mark, a character that occurs nowhere in it:
-//! a control token in the rendered text was then written by the template. The marks are removed
-//! before the text between control tokens is encoded, in which none is recognised.
+//! texts of control tokens inside the conversation are broken by a mark, a character that the
+//! conversation does not have: each control token in the rendered text was then written by the
+//! template. The marks are removed before the text between control tokens is encoded, and no
+//! control token is recognised in that text.
 //!
 //! Control tokens that the template itself looks for in messages of the assistant, such as the end
 //! of reasoning, are left whole there.
 //!
-//! Also broken is a part of a token at an end of a message, which the template could complete; a
-//! middle of one is not: a template that writes `<|`, a role and `|>` means the token.
+//! A part of a control token at an end of a message is also broken, since the template could
+//! complete it; the middle of one is not: a template that writes `<|`, a role and `|>` means the
+//! token.
 
 use daachorse::{DoubleArrayAhoCorasick, DoubleArrayAhoCorasickBuilder, MatchKind};
 use serde_json::{Map, Value};
@@ -22,22 +24,22 @@ use super::template::Conversation;
 /// Candidates for marks: characters that Unicode reserves for use inside a program.
 const MARKS: std::ops::RangeInclusive<char> = '\u{fdd0}'..='\u{fdef}';
 
-/// The control tokens of a tokenizer, found in text.
+/// Control tokens of a tokenizer, with a search for their texts.
 pub struct ControlTokens {
-    /// Finds them in time linear in the text, as the tokenizer's library does; None if there are
-    /// none.
+    /// Automaton that finds the texts in linear time, as the tokenizer's library does; None without
+    /// tokens.
     finder: Option<DoubleArrayAhoCorasick<TokenId>>,
-    /// Their texts, the longest first.
+    /// Texts of the tokens, the longest first.
     texts: Vec<String>,
     ids: Vec<TokenId>,
     /// Control tokens that the template looks for in messages of the assistant.
     looked_for: Vec<TokenId>,
-    /// First bytes of all control tokens, and last bytes.
+    /// Whether a byte is the first one of a control token.
     begins: [bool; 256],
     ends: [bool; 256],
 }
 
-/// A control token in a text.
+/// A control token that was found in a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
     pub start: usize,
@@ -46,10 +48,10 @@ pub struct Found {
 }
 
 impl ControlTokens {
-    /// From texts and ids.
+    /// Control tokens with these texts and ids.
     ///
     /// # Errors
-    /// When they are too many to be looked for at once.
+    /// When the tokens are too many for one automaton.
     pub fn new(mut tokens: Vec<(String, TokenId)>) -> Result<ControlTokens, String> {
         tokens.retain(|(text, _)| !text.is_empty());
         tokens.sort_by_key(|(text, _)| std::cmp::Reverse(text.len()));
@@ -74,11 +76,11 @@ impl ControlTokens {
         })
     }
 
-    /// The first control token of `text` from byte `from` on; the longest that begins there.
+    /// First control token of `text` from byte `from` on; of several that begin there the longest.
     pub fn find(&self, text: &str, from: usize) -> Option<Found> {
         let finder = self.finder.as_ref()?;
         let rest = text.as_bytes().get(from..)?;
-        // Most text holds nothing that a token could begin with; looking for that is quicker.
+        // Most text has no byte that a token could begin with; looking for such a byte is quicker.
         let begins = |byte: &u8| self.begins[usize::from(*byte)];
         let skipped = rest.iter().position(begins)?;
         let found = finder.leftmost_find_iter(&rest[skipped..]).next()?;
@@ -94,7 +96,7 @@ impl ControlTokens {
         self.looked_for = tokens;
     }
 
-    /// Whether `id` is one of them.
+    /// Whether `id` is a control token.
     pub fn holds(&self, id: TokenId) -> bool {
         self.ids.contains(&id)
     }
@@ -103,8 +105,8 @@ impl ControlTokens {
         self.texts.first().map_or(0, String::len)
     }
 
-    /// Breaks the control tokens inside the strings of a conversation. None if there are none;
-    /// otherwise the conversation to render, and the mark that breaks them.
+    /// Breaks the control tokens inside the strings of a conversation. Returns the conversation to
+    /// render and the mark that breaks the tokens; None without tokens to break.
     ///
     /// # Errors
     /// When the conversation uses up all characters that could be marks.
@@ -130,13 +132,13 @@ impl ControlTokens {
         Ok(Some((hidden, mark)))
     }
 
-    /// Whether `text` holds a control token, or could become part of one with what the template
-    /// writes before or after it.
+    /// Whether `text` contains a control token, or could become part of one together with text that
+    /// the template writes around it.
     pub fn is_forged(&self, text: &str) -> bool {
         self.find(text, 0).is_some() || self.is_continued(text) || self.continues(text)
     }
 
-    /// Whether the text, blanks aside, ends with the start of a control token.
+    /// Whether `text`, without blanks at its end, ends with the start of a control token.
     fn is_continued(&self, text: &str) -> bool {
         let bytes = text.trim_end().as_bytes();
         let from = bytes.len().saturating_sub(self.longest());
@@ -147,7 +149,7 @@ impl ControlTokens {
         })
     }
 
-    /// Whether the text, blanks aside, begins with the end of a control token.
+    /// Whether `text`, without blanks at its start, begins with the end of a control token.
     fn continues(&self, text: &str) -> bool {
         let bytes = text.trim_start().as_bytes();
         let until = bytes.len().min(self.longest());
@@ -158,7 +160,7 @@ impl ControlTokens {
         })
     }
 
-    /// Whether `holds` of a control token longer than `bytes`.
+    /// Whether `holds` is true of the text of any control token longer than `bytes`.
     fn has_part(&self, bytes: usize, holds: impl Fn(&[u8]) -> bool) -> bool {
         let texts = self.texts.iter().map(String::as_bytes);
         texts.take_while(|text| text.len() > bytes).any(holds)
@@ -191,8 +193,8 @@ impl ControlTokens {
         }
     }
 
-    /// `text` with a mark after the first character of each control token but the `whole` ones,
-    /// and at its own ends where the template could complete one.
+    /// `text` with a mark after the first character of each control token but the `whole` ones, and
+    /// at its ends if the template could complete a control token there.
     fn hidden(&self, text: &str, mark: char, whole: &[TokenId]) -> String {
         let mut out = String::with_capacity(text.len() + mark.len_utf8());
         let body = text.trim_end();
@@ -214,7 +216,8 @@ impl ControlTokens {
             let first = body[found.start..].chars().next().map_or(0, char::len_utf8);
             out.push_str(&body[from..found.start + first]);
             out.push(mark);
-            // Another token may begin inside this one.
+            // Another token may begin inside this one: the search goes on after its first
+            // character.
             from = found.start + first;
         }
         out.push_str(&body[from..]);
@@ -226,7 +229,7 @@ impl ControlTokens {
     }
 }
 
-/// Whether `holds` of any string in `value`, keys included.
+/// Whether `holds` is true of any string in `value`, keys included.
 fn any_string(value: &Value, holds: &impl Fn(&str) -> bool) -> bool {
     match value {
         Value::String(text) => holds(text),

@@ -2,19 +2,19 @@
 
 use super::spelling::TextStart;
 
-/// Joins byte runs that may split a character. What is never completed becomes U+FFFD, in the way
-/// of `String::from_utf8_lossy`, so that the pieces concatenate to the decoding of all bytes.
+/// Joins byte runs that may split a character. Incomplete characters become U+FFFD as in
+/// `String::from_utf8_lossy`, so that the pieces concatenate to the decoding of all bytes.
 #[derive(Debug, Default)]
 pub struct Detokenizer {
-    /// The start of a character, at most three bytes.
+    /// Start of an incomplete character, at most three bytes.
     pending: Vec<u8>,
-    /// Characters still to be removed from the start of the text.
+    /// Rule by which the text's start loses blanks.
     start: TextStart,
 }
 
 impl Detokenizer {
     /// Decoder of a whole text, whose start loses the blanks that the tokenizer adds. The default
-    /// decodes the continuation of another text.
+    /// decoder is for the continuation of a text.
     pub fn of_text(start: TextStart) -> Detokenizer {
         Detokenizer {
             start,
@@ -33,7 +33,7 @@ impl Detokenizer {
         }
     }
 
-    /// Bytes of a token without the blanks that the start of the text loses.
+    /// Bytes of a token without the blanks that the text's start loses.
     fn begun(&mut self, bytes: &[u8]) -> Vec<u8> {
         let is_blank = |byte: &&u8| **byte == b' ';
         match self.start {
@@ -71,7 +71,7 @@ impl Detokenizer {
         !self.pending.is_empty() && error.is_some_and(|error| error.error_len().is_some())
     }
 
-    /// Appends a replacement character for an unfinished one.
+    /// Appends a replacement character for an incomplete character at the end.
     pub fn finish(&mut self, out: &mut String) {
         if !self.pending.is_empty() {
             self.pending.clear();
@@ -80,7 +80,7 @@ impl Detokenizer {
     }
 }
 
-/// Decodes `bytes` into `out` and returns the unfinished character at the end.
+/// Decodes `bytes` into `out` and returns the bytes of an incomplete character at the end.
 fn decode(bytes: &[u8], out: &mut String) -> Vec<u8> {
     let mut chunks = bytes.utf8_chunks().peekable();
     while let Some(chunk) = chunks.next() {

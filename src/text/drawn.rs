@@ -1,8 +1,8 @@
-//! Tokenizer, chat template and sampling defaults for a checkpoint of drawn weights.
+//! Tokenizer, chat template and sampling defaults for a checkpoint of random weights.
 //!
 //! The tokenizer has the model's vocabulary and its added tokens at their ids. A text becomes one
-//! token per byte: there are no merges, and the tokens in between are filler that only replies of
-//! noise have.
+//! token per byte: there are no merges, and other ids are filler words that only random replies
+//! have.
 
 use std::ops::Range;
 
@@ -12,23 +12,23 @@ use super::spelling::byte_symbol;
 use super::tekken;
 use step::Facts;
 
-/// Conversations framed as ChatML, tools and reasoning included.
+/// Template that frames conversations as ChatML, tools and reasoning included.
 const TEMPLATE: &str = include_str!("drawn/chat_template.jinja");
-/// Mark of that frame after each turn, for which the model's own stands.
+/// Mark after each turn of ChatML, which is replaced by the model's own.
 const END_OF_TURN: &str = "<|im_end|>";
 const GENERATION: &str = "generation_config.json";
-/// Expression of one character: no token is made of several.
+/// Regular expression of one character, so that no token has several.
 const CHARACTER: &str = "(?s).";
 /// Blank before a filler, as byte-level tokenizers write it.
 const BLANK: char = 'Ġ';
 const LETTERS: u32 = 26;
-/// Tokens of bytes.
+/// Number of tokens that are single bytes.
 const BYTES: usize = u8::MAX as usize + 1;
 
 /// Name and content of a file.
 type Named = (&'static str, String);
 
-/// The files of a model, without tokenizer and template where it has none.
+/// Files of a model; without tokenizer and template if the target names none.
 pub fn files(facts: &Facts) -> Vec<Named> {
     named([
         (facts.tokenizer_file, definition(facts).to_string()),
@@ -37,13 +37,13 @@ pub fn files(facts: &Facts) -> Vec<Named> {
     ])
 }
 
-/// Files that have a name: a target names none that its model lacks.
+/// Files whose name is not empty: a target names no file that its model lacks.
 fn named(files: [Named; 3]) -> Vec<Named> {
     let files = files.into_iter();
     files.filter(|(name, _)| !name.is_empty()).collect()
 }
 
-/// The template with a token after each turn that ends it, and the tags of the model's thoughts.
+/// The template with the model's own end of turn and tags of reasoning.
 fn template(facts: &Facts) -> String {
     let mut added = facts.added_tokens.iter();
     let stop = added.find(|(id, _)| facts.stop_tokens.first() == Some(id));
@@ -66,13 +66,13 @@ fn generation(facts: &Facts) -> Value {
     })
 }
 
-/// The number whose shortest decimal text is that of `value`.
+/// Number in JSON with the shortest decimal text of `value`.
 fn decimal(value: f32) -> Value {
     let text = format!("{value:?}");
     text.parse::<f64>().map_or(Value::Null, Value::from)
 }
 
-/// The tokenizer in the form that its name says.
+/// Tokenizer in the format that its file name implies.
 fn definition(facts: &Facts) -> Value {
     match facts.tokenizer_file {
         tekken::FILE => ranked(facts),
@@ -80,7 +80,7 @@ fn definition(facts: &Facts) -> Value {
     }
 }
 
-/// In Mistral's own format, whose special tokens are the added ones.
+/// Tokenizer in Mistral's format, where the added tokens are the special ones.
 fn ranked(facts: &Facts) -> Value {
     let special = facts.added_tokens.iter();
     let special = special.map(|&(id, text)| json!({"rank": id, "token_str": text}));
@@ -100,7 +100,7 @@ fn ranked(facts: &Facts) -> Value {
     })
 }
 
-/// In the format of the `tokenizers` library.
+/// Tokenizer in the format of the `tokenizers` library.
 fn tokenizer(facts: &Facts) -> Value {
     let added = facts.added_tokens.iter().map(|&(id, content)| {
         json!({
@@ -142,8 +142,8 @@ fn tokenizer(facts: &Facts) -> Value {
     })
 }
 
-/// Bytes first, then fillers, and the added tokens: the library numbers those that the vocabulary
-/// lacks after it, wherever they lie.
+/// Vocabulary of bytes, then fillers, and the added tokens, since the library would give other ids
+/// to added tokens that the vocabulary lacks.
 fn vocabulary(facts: &Facts) -> Map<String, Value> {
     let bytes = (0..=u8::MAX).map(|byte| byte_symbol(byte).to_string());
     let bytes = bytes.zip(free_ids(facts));
@@ -155,7 +155,7 @@ fn vocabulary(facts: &Facts) -> Map<String, Value> {
     bytes.chain(fillers).chain(added).collect()
 }
 
-/// Ids of the vocabulary: those before the added tokens, or after where these are the first.
+/// Ids of bytes and fillers: those before the added tokens, or after them if they come first.
 fn free_ids(facts: &Facts) -> Range<u32> {
     let end = facts.added_tokens.last().map_or(0, |(last, _)| last + 1);
     match facts.added_tokens.first() {
@@ -164,7 +164,7 @@ fn free_ids(facts: &Facts) -> Range<u32> {
     }
 }
 
-/// A word of its own for each id: the id's digits in letters.
+/// Filler word of an id: the id's digits as letters.
 fn filler(id: u32) -> String {
     let mut word = vec![BLANK];
     let mut rest = id;

@@ -1,5 +1,5 @@
-//! Tokens with which a template frames conversations, and those of them that it looks for in
-//! messages of the assistant. Both are found by rendering probes; no list names them.
+//! Tokens with which a template frames conversations, and those among these tokens that the
+//! template looks for in messages of the assistant. Both are found by rendering probes.
 
 use serde_json::json;
 
@@ -10,7 +10,7 @@ use super::tokenizer::{Tokenizer, TokenizerError};
 const MARK: char = '\u{fdd0}';
 
 /// Adds the tokens with which `template` frames conversations to the control tokens, so that no
-/// message forges them; those that it looks for in the assistant's turns stay whole there.
+/// message forges them; those that the template looks for in the assistant's turns stay whole.
 ///
 /// # Errors
 /// When the tokenizer's library refuses a token.
@@ -25,14 +25,14 @@ pub fn apply(tokenizer: &mut Tokenizer, template: &Template) -> Result<(), Token
     Ok(())
 }
 
-/// Whether a token could frame a message: added words and blanks are text.
+/// Whether a token could frame a message: it has characters other than letters, digits, blanks.
 fn is_markup(text: &str) -> bool {
     text.chars()
         .any(|c| !c.is_alphanumeric() && !c.is_whitespace())
 }
 
-/// Texts whose presence in an assistant's turn changes how the template renders it,
-/// alone or beside one that does so alone.
+/// Texts whose presence in an assistant's turn changes how the template renders that turn, alone or
+/// together with another such text.
 fn looked_for<'a>(template: &Template, texts: &[&'a str]) -> Vec<&'a str> {
     let alone = texts.iter().copied();
     let alone = alone.filter(|text| is_looked_for(template, text, None));
@@ -45,8 +45,8 @@ fn looked_for<'a>(template: &Template, texts: &[&'a str]) -> Vec<&'a str> {
     together.copied().collect()
 }
 
-/// Whether breaking `text` in an assistant's message changes how the template renders it; `other`
-/// stands before or after it.
+/// Whether breaking `text` in an assistant's message changes how the template renders the message,
+/// alone or with `other` before or after it.
 fn is_looked_for(template: &Template, text: &str, other: Option<&str>) -> bool {
     let mut broken = text.to_string();
     broken.insert(text.chars().next().map_or(0, char::len_utf8), MARK);
@@ -72,7 +72,7 @@ fn is_looked_for(template: &Template, text: &str, other: Option<&str>) -> bool {
     })
 }
 
-/// A conversation with a turn of the assistant between two of the user's, or after the `last` one.
+/// Rendering of a conversation with `content` from the assistant; a question follows unless `last`.
 fn said(template: &Template, content: &str, last: bool) -> Option<String> {
     let user = json!({"role": "user", "content": "Hi"});
     let said = json!({"role": "assistant", "content": content});

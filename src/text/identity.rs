@@ -1,4 +1,4 @@
-//! Check that tokenizer and chat template are those of the model: a stop or thinking token of
+//! Check that tokenizer and chat template are those of the model: a stop token or thinking tag with
 //! another id would go unnoticed as text.
 
 use serde_json::json;
@@ -7,7 +7,7 @@ use super::template::{Conversation, Template, TemplateError};
 use super::tokenizer::Tokenizer;
 use step::Facts;
 
-/// Texts of the tokens that the tags around thoughts begin with.
+/// Texts of the tokens that begin the tags around reasoning.
 pub fn tags(facts: &Facts) -> Vec<&'static str> {
     let tags = [facts.think_open, facts.think_close];
     let texts = facts.added_tokens.iter().map(|(_, text)| *text);
@@ -15,8 +15,8 @@ pub fn tags(facts: &Facts) -> Vec<&'static str> {
     beginnings.collect()
 }
 
-/// Tokens of a conversation that must be those of the manifest: what ends a turn, and what is
-/// around thoughts. Each is its id and its text.
+/// Tokens of a conversation, as id and text, that must be those of the manifest: ends of turns, and
+/// tags around reasoning.
 fn framing(facts: &Facts) -> impl Iterator<Item = (u32, &'static str)> {
     let tags = tags(facts);
     let counts =
@@ -33,10 +33,10 @@ fn stops(facts: &Facts) -> impl Iterator<Item = &'static str> {
     facts.stop_tokens.iter().filter_map(text)
 }
 
-/// Compares the tokens that frame a conversation with the tokenizer.
+/// Checks that the tokenizer has the manifest's ids for tokens that frame a conversation.
 ///
 /// # Errors
-/// The first token that is another, in words without a fix.
+/// The first token with another id, in words without a fix.
 pub fn check_tokenizer(facts: &Facts, tokenizer: &Tokenizer) -> Result<(), String> {
     let wrong = framing(facts).find(|(id, text)| tokenizer.id_of(text) != Some(*id));
     let Some((id, text)) = wrong else {
@@ -52,11 +52,11 @@ pub fn check_tokenizer(facts: &Facts, tokenizer: &Tokenizer) -> Result<(), Strin
     ))
 }
 
-/// Compares the same tokens with what the template writes: a turn of the model ends with a stop
-/// token, and one that thinks knows how thoughts begin.
+/// Checks that the template writes the manifest's tokens: a stop token after a turn of the model,
+/// and the tags around reasoning.
 ///
 /// # Errors
-/// What the template does not write, in words without a fix.
+/// The token that the template does not write, in words without a fix.
 pub fn check_template(facts: &Facts, template: &Template) -> Result<(), String> {
     let turns = turns(template).map_err(|error| error.to_string())?;
     if !stops(facts).any(|stop| turns.contains(stop)) {
@@ -76,7 +76,7 @@ fn of_another_model(facts: &Facts, mark: &str) -> String {
     )
 }
 
-/// A conversation in which the model's turn is complete.
+/// Rendering of a conversation in which a turn of the model is complete.
 fn turns(template: &Template) -> Result<String, TemplateError> {
     let messages = [("user", "a"), ("assistant", "b"), ("user", "c")];
     template.render(&Conversation {

@@ -1,10 +1,9 @@
 //! Text on the way to tokens and back: chat template, tokenizer, and what a reply's text means.
 //!
 //! Prompt: [`control`] keeps messages from forging the structure, which [`framing`] finds,
-//! [`template`] renders them, [`tokenizer`] (of [`tekken`], too) encodes what [`segments`] does not
-//! remember. Reply:
-//! [`reply`] chains [`detokenize`] (complete UTF-8, of what tokens spell: [`spelling`]),
-//! [`reasoning`], [`tools`] and [`stopping`] (stop strings, by [`stop`]). Every stage is
+//! [`template`] renders messages, [`tokenizer`] (or [`tekken`]) encodes texts that [`segments`] has
+//! not cached. Reply: [`reply`] chains [`detokenize`] (complete UTF-8, with [`spelling`] of
+//! tokens), [`reasoning`], [`tools`] and [`stopping`] (stop strings, by [`stop`]). Every stage is
 //! incremental, and cutting its input elsewhere never changes the concatenation of its output.
 //! [`grammar`] compiles the constraints of a reply. Long computations are cut in steps by [`work`].
 
@@ -30,8 +29,8 @@ pub mod tokenizer;
 pub mod tools;
 pub mod work;
 
-/// Length of `text` up to and with the first character but its head that `ends` accepts; a
-/// character after a backslash is never accepted.
+/// Length of `text` up to and including the first character that `ends` accepts; the first
+/// character of the text and characters after a backslash do not count.
 fn past_unescaped(text: &str, ends: impl Fn(usize, char) -> bool) -> Option<usize> {
     let mut escaped = false;
     for (at, char) in text.char_indices().skip(1) {
@@ -45,7 +44,7 @@ fn past_unescaped(text: &str, ends: impl Fn(usize, char) -> bool) -> Option<usiz
     None
 }
 
-/// Length of the longest end of `text` that is a proper start of `tag`.
+/// Length of the longest suffix of `text` that is a proper prefix of `tag`.
 fn partial_tag(text: &str, tag: &str) -> usize {
     (1..tag.len().min(text.len() + 1))
         .rev()

@@ -1,21 +1,21 @@
-//! Cuts of a long text whose pieces have the tokens of the whole.
+//! Cuts of a long text at which encoding in pieces gives the same tokens.
 //!
 //! The tokenizer library takes some hundred bytes of memory for each byte of a call, and cannot be
-//! interrupted. So long texts are encoded in pieces, cut at borders of words, over which no token
-//! reaches in the tokenizers that this server takes. Merges differ, so the tokenizer is asked about
-//! each cut.
+//! interrupted. So long texts are encoded in pieces, cut at borders of words, which no token
+//! crosses in the tokenizers that this server supports. Merges differ, so the tokenizer is asked
+//! about each cut.
 
 /// Bytes of a piece; more if no cut follows at once.
 pub const PIECE_BYTES: usize = 32 * 1024;
-/// Longest distance of two cuts, bytes: nobody writes longer words or runs of marks.
+/// Longest distance of two cuts in bytes: nobody writes longer words or runs of marks.
 pub const RUN_BYTES_MAX: usize = 128 * 1024;
-/// Bytes before and after a cut that decide whether it holds: more than the longest token has.
+/// Bytes before and after a cut with which it is checked: more than the longest token has.
 const AROUND_BYTES: usize = 160;
-/// Bytes from a rejected cut to the next of its kind that the tokenizer is asked about, so that
-/// asking stays cheaper than encoding, also in a text without cuts.
+/// Bytes from a rejected cut to the next of the same kind that is checked, so that checks stay
+/// cheaper than encoding even in a text without cuts.
 const ASKED_EVERY_BYTES: usize = 8 * AROUND_BYTES;
 
-/// Kinds of runs of characters.
+/// Class of a character; runs of one class form words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Class {
     Letter,
@@ -38,8 +38,8 @@ impl Class {
 }
 
 /// The end of the piece of `text` that begins at `from`: the text's end, or the first cut after
-/// [`PIECE_BYTES`] that `holds`, given the text before and after it: no token reaches over it. None
-/// if there is no such cut within [`RUN_BYTES_MAX`].
+/// [`PIECE_BYTES`] for which `holds`, given the texts around the cut, says that no token crosses
+/// it. None if there is no such cut within [`RUN_BYTES_MAX`].
 pub fn end(text: &str, from: usize, holds: impl Fn(&str, &str) -> bool) -> Option<usize> {
     let rest = &text[from..];
     if rest.len() <= PIECE_BYTES {
@@ -72,16 +72,16 @@ pub fn end(text: &str, from: usize, holds: impl Fn(&str, &str) -> bool) -> Optio
     (until == rest.len()).then_some(text.len())
 }
 
-/// Kinds of cuts: of one kind mostly all hold, or none.
+/// Kinds of cuts: mostly all cuts of a kind are possible, or none.
 #[derive(Clone, Copy, Debug)]
 enum Border {
-    /// Before the blank of a word.
+    /// Cut before the blank that precedes a word.
     Blank,
-    /// Between a word and a character that follows it without a blank.
+    /// Cut between a word and a character that touches it.
     Touching,
 }
 
-/// The border before a character of `class`, if a word begins or ends there.
+/// Kind of the cut before a character of `class`; None if no word begins or ends there.
 fn border(before: Class, class: Class, next: Option<Class>) -> Option<Border> {
     use Class::{Blank, Digit, Letter, Line, Mark};
     match (before, class) {

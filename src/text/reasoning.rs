@@ -1,8 +1,8 @@
 //! Splits `<think>…</think>` at the head of a reply from what follows it.
 //!
-//! Some models call tools inside their reasoning and never close it. Where the parser is lenient, a
-//! complete call of a tool of the request ends the reasoning. Reasoning from the opening tag of a
-//! call on is held back until it is clear whether it is such a call.
+//! Some models call tools inside their reasoning and never close it. If the parser is lenient, a
+//! complete call of one of the request's tools ends the reasoning. Text from the opening tag of a
+//! call on is held back until it is clear whether it is a call.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use super::partial_tag;
 use super::reply::Delta;
 use super::tools::{self, Tags, ToolParser, ToolSchemas, newlines_at_end};
 
-/// Blank text that may precede an opening tag.
+/// Bytes of blank text that may precede the opening tag.
 const LEADING_BLANK_BYTES_MAX: usize = 64;
 
-/// The two parts of a piece of reply; reasoning comes first.
+/// Reasoning and content of a piece of a reply, in this order.
 #[derive(Debug, Default, PartialEq)]
 pub struct Split {
     pub reasoning: String,
@@ -24,20 +24,19 @@ pub struct Split {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Phase {
-    /// Before the opening tag, or in a part of it.
+    /// Before the end of the opening tag.
     Undecided,
-    /// Inside, before the first character that is no newline.
+    /// Inside the reasoning, before the first character that is not a newline.
     Opened,
     Inside,
-    /// After the closing tag, before the first character that is no newline.
+    /// After the closing tag, before the first character that is not a newline.
     Closed,
-    /// After a call that ended the reasoning: a closing tag may still come.
+    /// After a call that ended the reasoning; a closing tag may still come.
     Called,
     Content,
 }
 
-/// Follows one reply. Reasoning is recognised at the head of the reply only; a tag further on is
-/// text of the model.
+/// Splitter of one reply. Reasoning is recognised only at the reply's start; later tags are text.
 #[derive(Debug)]
 pub struct ReasoningSplitter {
     open: &'static str,
@@ -47,12 +46,12 @@ pub struct ReasoningSplitter {
     calls: Option<Trial>,
     /// Closing tag of the call that ended the reasoning.
     call_end: &'static str,
-    /// Last bytes that were passed on after that call.
+    /// Last bytes that were passed on after the call that ended the reasoning.
     tail: String,
 }
 
 impl ReasoningSplitter {
-    /// `opened`: the prompt already ends with the opening tag.
+    /// Splitter of a reply; `opened`: whether the prompt already ends with the opening tag.
     pub fn new(open: &'static str, close: &'static str, opened: bool) -> ReasoningSplitter {
         let phase = match opened {
             true => Phase::Opened,
@@ -69,7 +68,7 @@ impl ReasoningSplitter {
         }
     }
 
-    /// A splitter for a model without reasoning: everything is content.
+    /// Splitter for a model without reasoning: everything is content.
     pub fn none() -> ReasoningSplitter {
         ReasoningSplitter {
             phase: Phase::Content,
@@ -77,7 +76,7 @@ impl ReasoningSplitter {
         }
     }
 
-    /// The splitter for which a call of one of these tools, in this form, ends reasoning too.
+    /// Makes complete calls of `tools`, in the form `format`, end reasoning too.
     pub fn ended_by_calls_of(
         mut self,
         tools: Option<(ToolFormat, Arc<ToolSchemas>)>,
@@ -104,7 +103,7 @@ impl ReasoningSplitter {
         }
     }
 
-    /// Takes more text; appends to `out` the text whose kind is decided.
+    /// Reads more text; appends to `out` the text whose kind is decided.
     pub fn push(&mut self, text: &str, out: &mut Split) {
         if self.phase == Phase::Content {
             out.content.push_str(text);
@@ -131,7 +130,7 @@ impl ReasoningSplitter {
         }
     }
 
-    /// Appends to `out` what was held back. `cut`: the reply ends at its length and not by itself.
+    /// Appends the text held back to `out`. `cut`: the reply ended at its length, not by itself.
     pub fn finish(&mut self, cut: bool, out: &mut Split) {
         if self.phase == Phase::Inside
             && let Some(calls) = &mut self.calls
@@ -147,7 +146,7 @@ impl ReasoningSplitter {
         }
     }
 
-    /// Looks for the opening tag at the head of the reply.
+    /// Looks for the opening tag at the start of the reply.
     fn decide(&mut self) {
         let head = self.pending.trim_start();
         if self.pending.len() - head.len() > LEADING_BLANK_BYTES_MAX {
@@ -160,13 +159,13 @@ impl ReasoningSplitter {
         }
     }
 
-    /// Drops newlines at the head of `pending`; returns whether text follows them.
+    /// Drops newlines at the start of `pending`; returns whether text follows.
     fn drop_newlines(&mut self) -> bool {
         tools::drop_newlines(&mut self.pending);
         !self.pending.is_empty()
     }
 
-    /// Releases reasoning up to the closing tag, or up to what may be its start, or a call.
+    /// Releases reasoning up to the closing tag, up to its possible start, or up to a call.
     fn reason(&mut self, out: &mut Split) {
         let (text, tag) = (&self.pending, self.close);
         let close = text.find(tag);
@@ -191,7 +190,7 @@ impl ReasoningSplitter {
         }
     }
 
-    /// Releases the first `free` bytes as reasoning, without the newlines at their end.
+    /// Releases the first `free` bytes as reasoning, without newlines at their end.
     fn release(&mut self, free: usize, out: &mut Split) {
         let free = free - newlines_at_end(&self.pending[..free]);
         out.reasoning.push_str(&self.pending[..free]);
@@ -209,7 +208,7 @@ impl ReasoningSplitter {
         self.phase = Phase::Called;
     }
 
-    /// Passes on text after the call; a closing tag of the reasoning right after it is dropped.
+    /// Passes on text after a call; a closing tag of the reasoning right after the call is dropped.
     fn pass_on(&mut self, out: &mut Split) {
         let (text, tag) = (&self.pending, self.close);
         let close = text.find(tag);
@@ -232,14 +231,15 @@ impl ReasoningSplitter {
 /// Bytes that are remembered after a call: its closing tag and some blanks.
 const TAIL_BYTES: usize = 128;
 
-/// Reads reasoning as if it were content, to find a complete call in it.
+/// Trial reader of reasoning as if it were content, to find a complete call in the reasoning.
 #[derive(Debug)]
 struct Trial {
     format: ToolFormat,
     tools: Arc<ToolSchemas>,
     parser: ToolParser,
-    /// Bytes of the pending reasoning that the parser has read, and how many of them are no call.
+    /// Bytes of the pending reasoning that the parser has read.
     read: usize,
+    /// Bytes of the pending reasoning that are surely no part of a call.
     settled: usize,
     /// Whether a possible call begins after the `settled` bytes.
     called: bool,
@@ -259,7 +259,7 @@ impl Trial {
         }
     }
 
-    /// Reads on in the reasoning so far; returns where a call begins, once one is complete.
+    /// Reads more reasoning; returns the byte at which a call begins, once one is complete.
     fn follow(&mut self, pending: &str) -> Option<usize> {
         let mut deltas = Vec::new();
         self.parser.push(&pending[self.read..], &mut deltas);
@@ -267,8 +267,8 @@ impl Trial {
         self.judge(deltas)
     }
 
-    /// Ends the trial with the reasoning and starts one for the next reasoning; returns where a
-    /// call begins, if one is complete. `cut`: the reply was cut off.
+    /// Ends the trial with the reasoning and starts a new one; returns the byte at which a call
+    /// begins, if one is complete. `cut`: the reply was cut off.
     fn ended(&mut self, pending: &str, cut: bool) -> Option<usize> {
         let mut deltas = Vec::new();
         self.parser.push(&pending[self.read..], &mut deltas);
@@ -290,14 +290,14 @@ impl Trial {
             return Some(self.settled);
         }
         if self.called && !self.parser.is_inside() {
-            // The parser has given the call up: what it read is text.
+            // The parser has found that this is no call, but text.
             self.called = false;
             self.settled = self.read - self.parser.pending();
         }
         None
     }
 
-    /// Forgets the first bytes, which are no longer pending.
+    /// Forgets the first `length` bytes, which are no longer pending.
     fn released(&mut self, length: usize) {
         self.read = self.read.saturating_sub(length);
         self.settled = self.settled.saturating_sub(length);

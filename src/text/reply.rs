@@ -13,7 +13,7 @@ use super::tools::harmony::Mark;
 use super::tools::harmony::reader::{Begin, HarmonyReader};
 use super::tools::{ToolParser, ToolSchemas};
 
-/// A piece of an output. Neighbours of one kind are one text.
+/// A piece of an output; adjacent pieces of one kind are one text.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Delta {
     Reasoning(String),
@@ -23,14 +23,14 @@ pub enum Delta {
         index: usize,
         name: String,
     },
-    /// More of the JSON of call `index`'s arguments.
+    /// More JSON of the arguments of call `index`.
     Arguments {
         index: usize,
         json: String,
     },
 }
 
-/// Appends `delta`, joined to the last one where both are of one kind; empty ones are dropped.
+/// Appends `delta`, joined to the last one if both are of one kind; empty deltas are dropped.
 pub fn append(out: &mut Vec<Delta>, delta: Delta) {
     match (out.last_mut(), delta) {
         (_, Delta::Reasoning(text) | Delta::Content(text)) if text.is_empty() => {}
@@ -53,24 +53,24 @@ pub fn append(out: &mut Vec<Delta>, delta: Delta) {
 /// Settings that shape the text of one reply.
 #[derive(Debug, Default)]
 pub struct ReplyFormat {
-    /// The prompt ends inside the reasoning tag.
+    /// Whether the prompt ends inside the reasoning.
     pub reasoning_opened: bool,
-    /// The prompt ends in a message of the assistant that the output continues.
+    /// Whether the prompt ends in a message of the assistant that the output continues.
     pub amid: bool,
-    /// All text is content: neither reasoning nor calls are looked for.
+    /// Whether all text is content: neither reasoning nor calls are looked for.
     pub raw: bool,
-    /// Strings that end the output and are not part of it, looked for in its content and in the
-    /// values of its calls.
+    /// Strings that end the output, of which they are no part. Only content and values in calls are
+    /// searched.
     pub stops: Vec<String>,
-    /// Tokens at the start of the reply that `stops` do not end.
+    /// Number of first tokens of the reply in which `stops` do not count.
     pub min_tokens: usize,
     /// Tokens that end the reply and are not part of it.
     pub stop_tokens: Vec<TokenId>,
-    /// Present when tool calls are wanted.
+    /// Schemas of the tools; None if calls are not wanted.
     pub tools: Option<Arc<ToolSchemas>>,
-    /// The first tool call ends the output.
+    /// Whether the first tool call ends the output.
     pub one_call: bool,
-    /// Calls are read that deviate from the form in known ways, or stand in the reasoning.
+    /// Whether calls are read that deviate from their form or are inside the reasoning.
     pub lenient: bool,
 }
 
@@ -81,16 +81,16 @@ pub enum Section {
     /// Blanks after reasoning, which are dropped.
     Between,
     Text,
-    /// Text, or the beginning of a call.
+    /// Text, or the start of a call.
     Opening,
     Call,
 }
 
-/// Whether the reply goes on. It breaks once a stop string or the only wanted tool call is
-/// complete: no more tokens are needed.
+/// Whether the reply goes on. A break means that a stop string or the only wanted tool call is
+/// complete, so that no more tokens are needed.
 pub type Flow = ControlFlow<()>;
 
-/// The text side of one reply: bytes, reasoning, tool calls, stop strings, in this order.
+/// Parser of one output: bytes, reasoning, tool calls, stop strings, in this order.
 #[derive(Debug)]
 pub struct OutputParser {
     stop_tokens: Vec<TokenId>,
@@ -98,10 +98,10 @@ pub struct OutputParser {
     detokenizer: Detokenizer,
     reasoning: ReasoningSplitter,
     tools: Option<ToolParser>,
-    /// Used instead of `reasoning` and `tools` for models that speak harmony.
+    /// Reader in place of `reasoning` and `tools`, for models that use harmony.
     harmony: Option<HarmonyReader>,
     stops: StopFilter,
-    /// Tokens until stop strings are looked for.
+    /// Number of tokens until stop strings count.
     unending: usize,
     stopped_by: Option<usize>,
 }
@@ -127,7 +127,7 @@ impl OutputParser {
         OutputParser {
             stop_tokens: format.stop_tokens,
             raw: format.raw,
-            // Raw text continues the prompt, so its first token keeps its blank.
+            // Raw text continues the prompt, so the first token keeps its blank.
             detokenizer: match format.raw {
                 true => Detokenizer::default(),
                 false => Detokenizer::of_text(model.tokenizer.text_start()),
@@ -143,7 +143,7 @@ impl OutputParser {
         }
     }
 
-    /// Whether special and stop tokens count as part of the output: they do in a raw one.
+    /// Whether special and stop tokens are reported as parts of the output, as in a raw one.
     pub fn reports_all(&self) -> bool {
         self.raw
     }
@@ -153,7 +153,7 @@ impl OutputParser {
         !self.stop_tokens.contains(&id) && !model.tokenizer.is_special(id)
     }
 
-    /// Takes the next token and appends to `out` what it settles.
+    /// Takes the next token and appends to `out` the deltas that are decided by it.
     pub fn push(&mut self, model: &ChatModel, id: TokenId, out: &mut Vec<Delta>) -> Flow {
         match self.unending {
             0 => self.stops.mute(false),
@@ -173,8 +173,8 @@ impl OutputParser {
         self.push_text(&text, out)
     }
 
-    /// Flushes pending text to `out`. `cut`: the output ended at its length, not by itself.
-    /// Not to be called after a break.
+    /// Flushes pending text to `out`. `cut`: the output ended at its length, not by itself. Must
+    /// not be called after a break.
     pub fn finish(&mut self, cut: bool, out: &mut Vec<Delta>) -> Flow {
         let mut text = String::new();
         self.detokenizer.finish(&mut text);
@@ -223,29 +223,29 @@ impl OutputParser {
         self.stops.content().0
     }
 
-    /// Bytes of content before those of the next token if all pending text is content.
+    /// Bytes of content before the next token's, if all pending text is content.
     pub fn content_ahead(&self) -> usize {
         let (passed_on, pending) = self.stops.content();
         let calls = self.tools.as_ref().map_or(0, ToolParser::pending);
         passed_on + pending + calls + self.reasoning.undecided()
     }
 
-    /// Complete tool calls so far.
+    /// Number of complete tool calls so far.
     pub fn calls(&self) -> usize {
         self.stops.calls()
     }
 
-    /// Calls announced so far.
+    /// Number of tool calls announced so far.
     pub fn begun_calls(&self) -> usize {
         self.stops.begun()
     }
 
-    /// Whether a call was announced that is not complete.
+    /// Whether the last announced call is incomplete.
     pub fn has_half_a_call(&self) -> bool {
         self.stops.has_half_a_call()
     }
 
-    /// Takes a control token of harmony, which no character spans.
+    /// Takes a control token of harmony; no character continues across one.
     fn push_mark(&mut self, mark: Mark, out: &mut Vec<Delta>) -> Flow {
         let mut text = String::new();
         self.detokenizer.finish(&mut text);

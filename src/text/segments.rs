@@ -1,6 +1,6 @@
-//! Cache of encoded texts, so that of a conversation only the new turn is encoded.
+//! Cache of encoded texts, so that only the new turn of a conversation is encoded.
 //!
-//! Domains share no entries: a hit is faster, which would show others that somebody sent the text.
+//! Domains share no entries: the speed of a hit would show that somebody else sent the text.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,22 +9,22 @@ use step::executor::TokenId;
 
 /// Most bytes of all entries.
 pub const SEGMENTS_BYTES_MAX: usize = 56 * 1024 * 1024;
-/// Bytes of an entry beside its text and its ids.
+/// Bytes of an entry in addition to its text and its ids.
 const ENTRY_BYTES: usize = 96;
-/// Bytes of a domain beside its entries.
+/// Bytes of a domain in addition to its entries.
 const DOMAIN_BYTES: usize = 256;
 
-/// Token ids of texts, by domain.
+/// Token ids by text, by domain.
 type Generation = HashMap<u128, HashMap<Box<str>, Arc<[TokenId]>>>;
 
-/// Two generations: an entry that is used moves to the younger one. Once that is full it becomes
-/// the older one, and the entries of the last older one are dropped.
+/// Cache of two generations. An entry that is used moves to the younger one. A full younger
+/// generation replaces the older one, whose entries are dropped.
 #[derive(Debug)]
 pub struct Segments {
     younger: Generation,
     older: Generation,
     younger_bytes: usize,
-    /// Largest size of one generation, bytes.
+    /// Most bytes of one generation.
     bytes_max: usize,
 }
 
@@ -39,7 +39,7 @@ impl Segments {
         }
     }
 
-    /// The ids of `text`, if `domain` has an entry for it.
+    /// Ids of `text`, if `domain` has an entry for it.
     pub fn get(&mut self, domain: u128, text: &str) -> Option<Arc<[TokenId]>> {
         let younger = self.younger.get(&domain);
         if let Some(ids) = younger.and_then(|texts| texts.get(text)) {
@@ -50,7 +50,7 @@ impl Segments {
         Some(ids)
     }
 
-    /// Adds an entry for `domain`, unless it alone would take most of the bytes.
+    /// Adds an entry for `domain`, unless the entry alone is too large.
     pub fn put(&mut self, domain: u128, text: &str, ids: &Arc<[TokenId]>) {
         if cost(text, ids) <= self.bytes_max / 2 {
             self.insert(domain, text.into(), ids.clone());

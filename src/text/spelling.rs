@@ -1,49 +1,49 @@
 //! Spelling of text by tokens, from the decoder of a tokenizer's definition: byte by byte in
 //! printable symbols (`ByteLevel`), or as pieces of text with a sign for the blank and tokens for
-//! single bytes (SentencePiece's vocabularies: Gemma, Llama 2, Mistral's first).
+//! single bytes (SentencePiece vocabularies: Gemma, Llama 2, early Mistral).
 
 use serde_json::Value;
 
-/// A symbol that stands for a byte in SentencePiece's vocabularies is spelt `<0xE9>`.
+/// Length of a token for a byte in SentencePiece vocabularies, spelt such as `<0xE9>`.
 const BYTE_TOKEN_LENGTH: usize = 6;
 
-/// Decoding of tokens.
+/// Rule that turns the text of a token into bytes.
 #[derive(Debug, PartialEq)]
 pub enum Spelling {
-    /// Printable symbols for bytes.
+    /// Each printable symbol stands for a byte.
     Bytes,
     Pieces(Pieces),
 }
 
-/// Text, after some replacements.
+/// Rule by which tokens are text, after replacements.
 #[derive(Debug, Default, PartialEq)]
 pub struct Pieces {
-    /// Replacements in each token, in this order.
+    /// Replacements in each token, in order.
     replaced: Vec<(String, String)>,
-    /// Whether tokens as `<0xE9>` are bytes.
+    /// Whether tokens such as `<0xE9>` are bytes.
     byte_tokens: bool,
     /// Blanks that each token loses at its start.
     stripped: usize,
     start: TextStart,
 }
 
-/// Characters that a text loses at its start: the blank that its first word was given when it was
-/// encoded.
+/// Characters that a decoded text loses at its start: the blank that encoding put before its first
+/// word.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TextStart {
     #[default]
     Whole,
-    /// So many blanks, where there are some.
+    /// This many blanks, if the text has them.
     Blanks(usize),
-    /// All blanks of its first token.
+    /// All blanks of the first token.
     FirstToken,
 }
 
 impl Spelling {
-    /// Reads the decoder of a definition.
+    /// Reads the decoder in a tokenizer's definition.
     ///
     /// # Errors
-    /// Names what of it this server does not follow.
+    /// Names the part that is not supported.
     pub fn of(decoder: &Value) -> Result<Spelling, String> {
         let parts = match decoder["type"].as_str() {
             None => return Err("there is no decoder".to_string()),
@@ -73,7 +73,7 @@ impl Spelling {
         }
     }
 
-    /// Characters that a text loses at its start.
+    /// Characters that a decoded text loses at its start.
     pub fn start(&self) -> TextStart {
         match self {
             Spelling::Bytes => TextStart::Whole,
@@ -83,7 +83,7 @@ impl Spelling {
 }
 
 impl Pieces {
-    /// Takes the next decoder of a sequence; `fused`: tokens were joined before it.
+    /// Adds the next decoder of a sequence; `fused`: whether tokens were joined before it.
     fn add(&mut self, part: &Value, fused: &mut bool) -> Result<(), String> {
         let kind = part["type"].as_str().unwrap_or_default();
         let refused = |what: &str| Err(format!("its decoder {kind} {what}"));
@@ -144,14 +144,14 @@ fn byte_token(token: &str) -> Option<u8> {
     u8::from_str_radix(digits, 16).ok().filter(|_| fits)
 }
 
-/// The bytes that a token's printable symbols stand for.
+/// Bytes for which the printable symbols of a token stand.
 fn symbol_bytes(token: &str) -> Vec<u8> {
     let bytes: Option<Vec<u8>> = token.chars().map(symbol_byte).collect();
     bytes.unwrap_or_else(|| token.as_bytes().to_vec())
 }
 
 /// The printable character that stands for `byte` in a byte-level vocabulary (GPT-2's table):
-/// printable Latin-1 stands for itself, the others follow each other from U+0100.
+/// printable Latin-1 characters stand for themselves, other bytes follow from U+0100 on.
 pub fn byte_symbol(byte: u8) -> char {
     let code = u32::from(byte);
     let shifted = match byte {

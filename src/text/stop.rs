@@ -1,17 +1,17 @@
-//! Stop strings in streamed text: text that may begin one is held back.
+//! Stop strings in streamed text; text that may begin a stop string is held back.
 
-/// Finds the first stop string to be completed. Linear in the text for a fixed set of strings.
+/// Finder of the first complete stop string, in time linear in the text.
 #[derive(Debug, Default)]
 pub struct StopMatcher {
     patterns: Vec<Pattern>,
-    /// Text that may be the start of a stop string.
+    /// Text held back, since it may be the start of a stop string.
     pending: String,
-    /// Stop strings are not looked for yet, as within the minimum of tokens.
+    /// Whether stop strings do not count yet, as before the minimum of tokens.
     muted: bool,
 }
 
 impl StopMatcher {
-    /// `stops` are non-empty strings.
+    /// Finder of `stops`, which are not empty.
     pub fn new(stops: &[String]) -> StopMatcher {
         debug_assert!(stops.iter().all(|stop| !stop.is_empty()));
         StopMatcher {
@@ -21,15 +21,15 @@ impl StopMatcher {
         }
     }
 
-    /// Stops or resumes the search. It is stopped only before any text has come.
+    /// Stops or resumes the search. The search may stop only before any text has come.
     pub fn mute(&mut self, muted: bool) {
         debug_assert!(!muted || self.pending.is_empty());
         self.muted = muted;
     }
 
-    /// Appends to `out` the text that can no longer be part of a stop string. Returns which of the
-    /// stop strings is complete, once one is; it and all that follows are dropped. Of several
-    /// completed by the same character the longest counts.
+    /// Appends to `out` the text that can no longer be part of a stop string. Returns the index of
+    /// a complete stop string, from which on all text is dropped. Of several that the same
+    /// character completes the longest counts.
     pub fn push(&mut self, text: &str, out: &mut String) -> Option<usize> {
         if self.is_empty() {
             out.push_str(text);
@@ -61,18 +61,18 @@ impl StopMatcher {
             length: pattern.advance(byte),
             which,
         });
-        // The first of those of one length.
+        // The first of several stop strings of one length counts.
         let longest = lengths.rev().max_by_key(|found| found.length);
         longest.filter(|found| found.length > 0)
     }
 
-    /// Bytes at the end of the text so far with which a stop string may have begun.
+    /// Bytes at the end of the text that a stop string may begin with.
     pub fn begun(&self) -> usize {
         let begun = self.patterns.iter().map(|pattern| pattern.matched);
         begun.max().unwrap_or(0)
     }
 
-    /// Bytes that are held back.
+    /// Bytes of text held back.
     pub fn pending(&self) -> usize {
         self.pending.len()
     }
@@ -82,7 +82,7 @@ impl StopMatcher {
         self.muted || self.patterns.is_empty()
     }
 
-    /// Begins another text, which completes no stop string of the last; nothing is held back.
+    /// Begins another text, independent of the last one; no text may be held back.
     pub fn restart(&mut self) {
         debug_assert!(self.pending.is_empty());
         for pattern in &mut self.patterns {
@@ -90,13 +90,13 @@ impl StopMatcher {
         }
     }
 
-    /// Appends to `out` the text held back for a stop string that never came.
+    /// Appends to `out` the text held back for a stop string that did not come.
     pub fn finish(&mut self, out: &mut String) {
         out.push_str(&std::mem::take(&mut self.pending));
     }
 }
 
-/// A stop string that is complete: its length in bytes, and which of them it is.
+/// A complete stop string: its length in bytes, and its index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
     pub length: usize,
@@ -109,7 +109,7 @@ struct Pattern {
     bytes: Vec<u8>,
     /// `borders[i]`: length of the longest proper border of the first `i + 1` bytes.
     borders: Vec<usize>,
-    /// Bytes matched so far.
+    /// Number of bytes matched so far.
     matched: usize,
 }
 
@@ -131,7 +131,7 @@ impl Pattern {
         }
     }
 
-    /// Takes one byte; returns the pattern's length if that completes it, else 0.
+    /// Takes one byte; returns the pattern's length if the byte completes it, else 0.
     fn advance(&mut self, byte: u8) -> usize {
         while self.matched > 0 && self.bytes[self.matched] != byte {
             self.matched = self.borders[self.matched - 1];

@@ -1,28 +1,29 @@
 //! End of an output at a stop string, in its content and in the values of its calls.
 //!
 //! Reasoning, the markup of calls, and the braces, names and quotes of their JSON contain no stop
-//! string. Each stretch of content and each value is searched by itself, in its unescaped form.
+//! string. Each stretch of content and each value is searched separately, in unescaped form.
 
 use std::collections::VecDeque;
 
 use super::reply::{Delta, append};
 use super::stop::{Found, StopMatcher};
 
-/// Ends one reply at its stop strings.
+/// Filter that ends one output at its stop strings.
 #[derive(Debug)]
 pub struct StopFilter {
     matcher: StopMatcher,
     /// Parser of the current call's arguments.
     arguments: Arguments,
-    /// Calls announced, and those of them whose arguments are complete.
+    /// Number of calls announced.
     begun: usize,
+    /// Number of calls whose arguments are complete.
     complete: usize,
     /// Bytes of content passed on.
     sent: usize,
 }
 
 impl StopFilter {
-    /// `stops` are non-empty strings.
+    /// Filter for `stops`, which are not empty.
     pub fn new(stops: &[String]) -> StopFilter {
         StopFilter {
             matcher: StopMatcher::new(stops),
@@ -33,8 +34,8 @@ impl StopFilter {
         }
     }
 
-    /// Appends `delta` to `out` up to a possible beginning of a stop string. Returns the index of a
-    /// stop string that is complete; it and all text after it are dropped.
+    /// Appends `delta` to `out` up to a possible start of a stop string. Returns the index of a
+    /// complete stop string, from which on all text is dropped.
     pub fn push(&mut self, delta: Delta, out: &mut Vec<Delta>) -> Option<usize> {
         match delta {
             Delta::Reasoning(_) => append(out, delta),
@@ -67,7 +68,7 @@ impl StopFilter {
         None
     }
 
-    /// Appends to `out` the text held back for a stop string that never came.
+    /// Appends to `out` the text held back for a stop string that did not come.
     pub fn finish(&mut self, out: &mut Vec<Delta>) {
         let mut text = String::new();
         self.matcher.finish(&mut text);
@@ -81,33 +82,33 @@ impl StopFilter {
         self.matcher.restart();
     }
 
-    /// Whether stop strings are ignored from here on.
+    /// Sets whether stop strings are ignored.
     pub fn mute(&mut self, muted: bool) {
         self.matcher.mute(muted);
     }
 
-    /// Bytes of content passed on, and bytes held back.
+    /// Bytes of content passed on, and bytes of content held back.
     pub fn content(&self) -> (usize, usize) {
         (self.sent, self.matcher.pending())
     }
 
-    /// Complete calls so far.
+    /// Number of complete calls so far.
     pub fn calls(&self) -> usize {
         self.complete
     }
 
-    /// Calls announced so far.
+    /// Number of calls announced so far.
     pub fn begun(&self) -> usize {
         self.begun
     }
 
-    /// Whether a call was announced whose arguments are not complete.
+    /// Whether the last announced call has incomplete arguments.
     pub fn has_half_a_call(&self) -> bool {
         self.begun > self.complete
     }
 }
 
-/// Kind of JSON token that the last character belongs to.
+/// Kind of the JSON token that has the last character.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum JsonToken {
     #[default]
@@ -124,10 +125,10 @@ struct Arguments {
     token: JsonToken,
     /// Objects (true) and lists (false) around the current token, the innermost last.
     inside: Vec<bool>,
-    /// Whether the name of a member begins next.
+    /// Whether a member's name comes next in an object.
     name_next: bool,
     complete: bool,
-    /// An escape that is not complete.
+    /// Start of an incomplete escape.
     escape: String,
     partial: PartialMatch,
 }
@@ -137,8 +138,8 @@ impl Arguments {
         !self.inside.is_empty()
     }
 
-    /// Appends to `out` the JSON before a possible beginning of a stop string; returns the index of
-    /// one that is complete.
+    /// Appends to `out` the JSON before a possible start of a stop string; returns that of a
+    /// complete one.
     fn push(&mut self, json: &str, matcher: &mut StopMatcher, out: &mut String) -> Option<usize> {
         for char in json.chars() {
             let found = match self.token {
@@ -180,7 +181,7 @@ impl Arguments {
         None
     }
 
-    /// Enters the token of `char`; quotes are structure.
+    /// Enters the token that `char` belongs to; quotes are structure.
     fn step(&mut self, char: char) {
         match (self.token, char) {
             (JsonToken::Name | JsonToken::Text, '"') => self.token = JsonToken::Structure,
@@ -211,7 +212,7 @@ impl Arguments {
         }
     }
 
-    /// Takes a character of an escape in a text. One beyond the first plane is two escapes.
+    /// Takes a character of an escape in a string. Characters beyond U+FFFF are two escapes.
     fn escaped(
         &mut self,
         char: char,
@@ -245,10 +246,11 @@ impl Arguments {
     }
 }
 
-/// Bytes of an escape `\uXXXX`, and of one with the backslash of a second escape after it.
+/// Bytes of an escape `\uXXXX`.
 const UNIT: usize = "\\u0000".len();
+/// Bytes of an escape `\uXXXX` and the backslash of a second one.
 const PREFIXED: usize = UNIT + 1;
-/// Stands for an escape of no character.
+/// Text of an escape that is no character.
 const UNREADABLE: &str = "\u{fffd}";
 
 /// Whether an escape is complete.
@@ -271,19 +273,19 @@ fn is_structure(char: char) -> bool {
     "{}[],:\"".contains(char) || char.is_ascii_whitespace()
 }
 
-/// JSON of the characters at the end of a value that may begin a stop string.
+/// JSON at the end of a value that may begin a stop string.
 #[derive(Debug, Default)]
 struct PartialMatch {
     json: String,
-    /// Bytes of each character, unescaped and as written.
+    /// Bytes of each character in `json`, unescaped and as written.
     lengths: VecDeque<(usize, usize)>,
-    /// Bytes of all of them, unescaped.
+    /// Bytes of all these characters, unescaped.
     read: usize,
 }
 
 impl PartialMatch {
-    /// Takes a character; appends to `out` those that begin no stop string, or all before one that
-    /// is complete.
+    /// Takes a character; appends to `out` the characters that begin no stop string, or precede a
+    /// complete one.
     fn push(
         &mut self,
         read: &str,
@@ -309,7 +311,7 @@ impl PartialMatch {
         found
     }
 
-    /// Appends to `out` all but the last characters, of at least `withheld` unescaped bytes.
+    /// Appends to `out` all but the last characters, of `withheld` or more unescaped bytes.
     fn release(&mut self, withheld: usize, out: &mut String) {
         let mut length = 0;
         while let Some(&(read, raw)) = self.lengths.front()

@@ -10,25 +10,25 @@ use serde_json::{Value, json};
 use super::spelling::byte_symbol;
 use super::tokenizer::TokenizerError;
 
-/// Name of the file.
+/// Name of the file in a checkpoint.
 pub const FILE: &str = "tekken.json";
 /// Special token that begins a document.
 const BEGIN: &str = "<s>";
 
-/// Members of the file that are read.
+/// Members of `tekken.json` that are read.
 #[derive(Deserialize)]
 struct Tekken {
     config: Config,
     vocab: Vec<Entry>,
-    /// Early files name none.
+    /// Special tokens; None in early files.
     special_tokens: Option<Vec<Special>>,
 }
 
 #[derive(Deserialize)]
 struct Config {
-    /// Expression whose matches are encoded each for itself.
+    /// Expression whose matches are encoded separately.
     pattern: String,
-    /// Ids in all: special tokens, then the first entries of the vocabulary.
+    /// Number of ids: special tokens, then the first entries of the vocabulary.
     default_vocab_size: usize,
     default_num_special_tokens: usize,
 }
@@ -36,7 +36,7 @@ struct Config {
 #[derive(Deserialize)]
 struct Entry {
     rank: usize,
-    /// In base64.
+    /// Bytes of the token in base64.
     token_bytes: String,
 }
 
@@ -46,7 +46,7 @@ struct Special {
     token_str: String,
 }
 
-/// `tokenizer.json`.
+/// Content of `tokenizer.json`.
 #[derive(Serialize)]
 struct Definition<'a> {
     version: &'static str,
@@ -60,16 +60,16 @@ struct Definition<'a> {
 #[derive(Serialize)]
 struct Pairs<'a> {
     r#type: &'static str,
-    /// A match that is a token is that token, whatever its pairs would become.
+    /// Whether a match that is a token becomes this token, whatever its merges give.
     ignore_merges: bool,
     vocab: HashMap<&'a str, usize>,
     merges: Vec<[&'a str; 2]>,
 }
 
-/// The definition for the library.
+/// The content of `tokenizer.json` for the content `file` of `tekken.json`.
 ///
 /// # Errors
-/// A file that is no such definition, in words without a fix.
+/// The fault of the file, in words without a fix.
 pub fn definition(file: &[u8]) -> Result<Vec<u8>, TokenizerError> {
     let tekken: Tekken = serde_json::from_slice(file).map_err(|error| invalid(&error))?;
     let specials = specials(&tekken)?;
@@ -103,8 +103,7 @@ fn invalid(problem: &dyn std::fmt::Display) -> TokenizerError {
     TokenizerError::Invalid(format!("{FILE}: {problem}"))
 }
 
-/// Texts of the special tokens in the order of their ids; those that the file does not name have
-/// texts of their own.
+/// Texts of the special tokens in the order of their ids; ids without a text in the file get one.
 fn specials(tekken: &Tekken) -> Result<Vec<String>, TokenizerError> {
     let named = tekken.special_tokens.as_ref();
     let named = named.ok_or_else(|| invalid(&"names no special_tokens"))?;
@@ -121,7 +120,7 @@ fn specials(tekken: &Tekken) -> Result<Vec<String>, TokenizerError> {
     Ok(texts)
 }
 
-/// Tokens after the `specials`, each byte as its symbol.
+/// Texts of the tokens after the `specials`, with a symbol for each byte.
 fn words(tekken: &Tekken, specials: usize) -> Result<Vec<String>, TokenizerError> {
     let size = tekken.config.default_vocab_size;
     let count = size.checked_sub(specials);
@@ -148,7 +147,7 @@ fn added((text, id): (&String, usize)) -> Value {
         "normalized": false, "special": true})
 }
 
-/// Pairs of tokens that are `word` together: it may come of any.
+/// Pairs of tokens that together are `word`, each of which may be merged to it.
 fn splits<'a>(word: &'a str, vocab: &HashMap<&str, usize>) -> impl Iterator<Item = [&'a str; 2]> {
     let cuts = word.char_indices().skip(1).map(|(at, _)| word.split_at(at));
     let cuts: Vec<[&str; 2]> = cuts
@@ -158,7 +157,7 @@ fn splits<'a>(word: &'a str, vocab: &HashMap<&str, usize>) -> impl Iterator<Item
     cuts.into_iter()
 }
 
-/// A document has the token `id` before it.
+/// Post-processor that puts the token `id` before a document.
 fn begun_by(id: usize) -> Value {
     let begin = json!({"SpecialToken": {"id": BEGIN, "type_id": 0}});
     let text = |name: &str| json!({"Sequence": {"id": name, "type_id": 0}});

@@ -4,7 +4,7 @@
 //! request is bounded: the size of a conversation by the routes, and here the instructions of a
 //! rendering and the bytes that it prints. [`source`] rewrites a template for the engine;
 //! [`filters`], [`methods`] and [`python`] add functions of Python that the engine lacks; [`trial`]
-//! finds out what a template supports, and [`special`] defines the tokens that templates name.
+//! finds the abilities of a template, and [`special`] the tokens that templates name.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -33,19 +33,19 @@ pub mod special;
 pub mod stated;
 mod trial;
 
-/// Most template instructions of one rendering, some seconds' worth. Published templates that loop
-/// over all messages for each message take a third of it for the most messages of a request.
+/// Most template instructions of one rendering, some seconds' worth. Published templates whose
+/// loops are quadratic take a third of this limit for a request with the most messages.
 pub const FUEL_MAX: u64 = 200_000_000;
 /// Bytes that one rendering may produce.
 pub const RENDERED_BYTES_MAX: usize = 32 * 1024 * 1024;
-/// Bytes that one rendering may print, into variables and macros as well.
+/// Bytes that one rendering may print, including text captured by variables and macros.
 pub const PRINTED_BYTES_MAX: usize = 8 * RENDERED_BYTES_MAX;
 /// Bytes of a template file.
 pub const TEMPLATE_BYTES_MAX: usize = 1024 * 1024;
 
 const NAME: &str = "chat_template";
 
-/// Why a template cannot be used or a conversation not be rendered.
+/// Reason why a template cannot be used or a conversation cannot be rendered.
 #[derive(Debug, thiserror::Error)]
 pub enum TemplateError {
     /// The template is malformed or fails on an ordinary conversation.
@@ -57,7 +57,7 @@ pub enum TemplateError {
     /// The conversation takes more instructions or bytes than the limits allow.
     #[error("the conversation is too large for the template")]
     TooLarge,
-    /// The conversation was not rendered to its end.
+    /// The rendering was cancelled.
     #[error("{0}")]
     Stopped(Stopped),
 }
@@ -68,14 +68,14 @@ pub enum TemplateError {
 pub struct Conversation {
     pub messages: Vec<serde_json::Value>,
     pub tools: Vec<serde_json::Value>,
-    /// End with the start of the assistant's turn.
+    /// Whether the prompt ends with the start of the assistant's turn.
     pub add_generation_prompt: bool,
     pub enable_thinking: bool,
-    /// Variables that the request sets beside these.
+    /// Further variables, which the request sets.
     pub variables: serde_json::Map<String, serde_json::Value>,
-    /// The prompt opens the reasoning, for models that would open it themselves.
+    /// Whether the prompt opens the reasoning, even if the model usually opens it.
     pub opens_reasoning: bool,
-    /// The reply continues the last message, which is the assistant's.
+    /// Whether the reply continues the last message, which is the assistant's.
     pub goes_on: bool,
 }
 
@@ -83,21 +83,21 @@ pub struct Conversation {
 pub struct Template {
     source: String,
     special: SpecialTokens,
-    /// None: [`harmony`].
+    /// Compiled template; None for [`harmony`], which has no template.
     environment: Option<Environment<'static>>,
     abilities: Abilities,
-    /// Names of the variables that it reads.
+    /// Names of the variables that the template reads.
     variables: HashSet<String>,
-    /// Text of the conversations that the trial rendered.
+    /// Text of the conversations that were rendered at loading.
     tried: String,
 }
 
 impl Template {
-    /// Compiles `source`, which may name `special` tokens, and renders conversations with it to see
-    /// that it works, and what it can do.
+    /// Compiles `source`, which may name `special` tokens, and renders conversations to check that
+    /// the template works, and to find its abilities.
     ///
     /// # Errors
-    /// `Load` when it does not compile or fails on a plain conversation.
+    /// `Load` when the template does not compile or fails on a plain conversation.
     pub fn load(source: &str, special: SpecialTokens) -> Result<Template, TemplateError> {
         if source.len() > TEMPLATE_BYTES_MAX {
             return Err(TemplateError::Load(format!(
@@ -111,7 +111,7 @@ impl Template {
         Ok(template)
     }
 
-    /// The frame of [`harmony`], which asks for no file.
+    /// Stand-in for a template, for models whose prompts [`harmony`] writes; needs no file.
     pub fn harmony() -> Template {
         Template {
             source: harmony::SOURCE.to_string(),
@@ -153,8 +153,7 @@ impl Template {
         &self.abilities
     }
 
-    /// Whether the template may write `text`: its source has it, or trial conversations came out
-    /// with it.
+    /// Whether the template may write `text`: the source or a trial rendering has it.
     pub fn writes(&self, text: &str) -> bool {
         self.source.contains(text) || self.tried.contains(text)
     }
@@ -184,7 +183,7 @@ impl Template {
     /// Renders a conversation to the text that is encoded.
     ///
     /// # Errors
-    /// `Refused` with the template's own words, or `TooLarge`.
+    /// `Refused` with the template's own words, `TooLarge` or `Stopped`.
     pub fn render(&self, conversation: &Conversation) -> Result<String, TemplateError> {
         let Some(environment) = &self.environment else {
             return harmony::render(conversation);
@@ -197,7 +196,7 @@ impl Template {
         if out.is_full {
             return Err(TemplateError::TooLarge);
         }
-        // After a cancellation every further step fails too.
+        // After a cancellation every further step fails, so this one reports it.
         work::step().map_err(TemplateError::Stopped)?;
         rendered.map_err(|error| match error.kind() {
             ErrorKind::OutOfFuel => TemplateError::TooLarge,
@@ -211,7 +210,7 @@ impl Template {
     }
 }
 
-/// A text up to [`RENDERED_BYTES_MAX`].
+/// Output buffer of up to [`RENDERED_BYTES_MAX`].
 #[derive(Default)]
 struct Capped {
     text: String,
@@ -230,7 +229,7 @@ impl fmt::Write for Capped {
 }
 
 impl io::Write for Capped {
-    /// The engine writes whole texts.
+    /// The engine writes whole characters, so `bytes` are UTF-8.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let text = std::str::from_utf8(bytes).map_err(io::Error::other)?;
         fmt::Write::write_str(self, text).map_err(io::Error::other)?;
@@ -248,29 +247,29 @@ fn load_error(error: Error) -> TemplateError {
     TemplateError::Load(format!("{error}{line}"))
 }
 
-/// A refusal in the template's words.
+/// Error of a template that refuses a conversation, in the template's words.
 fn refused(why: &str) -> Error {
     Error::new(ErrorKind::InvalidOperation, why.to_string())
 }
 
-/// A step of a rendering is done: printing, or the begin of a loop.
+/// Ends a step of a rendering: printing, or the start of a loop.
 fn step() -> Result<(), Error> {
     work::step().map_err(|why| refused(&why.to_string()))
 }
 
-/// Error of the limits, in the words of [`TemplateError::TooLarge`].
+/// Error of a limit, reported as [`TemplateError::TooLarge`].
 fn too_large() -> Error {
     Error::from(ErrorKind::OutOfFuel)
 }
 
-/// Block tags take their line with them, as in Hugging Face's renderer.
+/// Syntax of Hugging Face's renderer, in which a block tag removes the rest of its line.
 fn syntax() -> Result<SyntaxConfig, TemplateError> {
     let mut syntax = SyntaxConfig::builder();
     let syntax = syntax.trim_blocks(true).lstrip_blocks(true).build();
     syntax.map_err(load_error)
 }
 
-/// The environment of Hugging Face's renderer.
+/// Environment with the functions of Hugging Face's renderer.
 fn environment(syntax: SyntaxConfig) -> Environment<'static> {
     let mut environment = Environment::new();
     environment.set_syntax(syntax);
@@ -288,10 +287,10 @@ fn environment(syntax: SyntaxConfig) -> Environment<'static> {
     environment
 }
 
-/// Bytes that a rendering has printed.
+/// Number of bytes that a rendering has printed.
 struct Printed(usize);
 
-/// Writes `value` as Python does, into the output or what a variable or a macro collects.
+/// Writes `value` as Python does, to the output or to text captured by a variable or a macro.
 fn print(out: &mut Output, state: &mut State, value: &Value) -> Result<(), Error> {
     let counted = match value.as_str() {
         Some(text) => {

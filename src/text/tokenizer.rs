@@ -14,13 +14,13 @@ use super::spelling::{Spelling, TextStart};
 use super::tekken;
 use super::work::{self, Stopped};
 
-/// Why a tokenizer cannot be used.
+/// Reason why a tokenizer, or a text, cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenizerError {
-    /// The file is no tokenizer definition.
+    /// The file is no valid tokenizer definition.
     #[error("not a tokenizer definition: {0}")]
     Invalid(String),
-    /// The definition is valid but of a kind that this server does not decode.
+    /// The definition is valid but of a kind that this server does not support.
     #[error("unsupported tokenizer: {0}")]
     Unsupported(String),
     /// A token id is outside the model's vocabulary.
@@ -29,25 +29,25 @@ pub enum TokenizerError {
     /// The library could not encode a text.
     #[error("cannot encode the text: {0}")]
     Encode(String),
-    /// A text was not encoded to its end.
+    /// The encoding of a text was cancelled.
     #[error("{0}")]
     Stopped(Stopped),
 }
 
-/// A tokenizer with a table of the bytes of every token.
+/// A tokenizer, and the bytes of every token.
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
-    /// Tokenizer for text that does not begin the document, where that makes a difference.
+    /// Tokenizer for text that does not begin a document; None if `inner` does the same.
     further: Option<tokenizers::Tokenizer>,
     text_start: TextStart,
-    /// Bytes of all tokens, one after the other.
+    /// Concatenated bytes of all tokens.
     bytes: Vec<u8>,
-    /// `ends[id]`: where token `id` ends in `bytes`; it starts where the one before it ends.
+    /// `ends[id]`: where token `id` ends in `bytes`; a token starts where the one before ends.
     ends: Vec<u32>,
-    /// Tokens that structure the prompt and never show in a reply's text.
+    /// Whether a token, by its id, structures the prompt and never shows in a reply's text.
     special: Vec<bool>,
-    /// Tokens of `special` that have a text, and the framing of the template; `inner` takes their
-    /// texts for any other text.
+    /// Control tokens: those of `special` that have a text, and the template's framing. `inner`
+    /// treats their texts as any other text.
     control: ControlTokens,
     /// Tokens that the definition puts before and after a document.
     frame: (Vec<TokenId>, Vec<TokenId>),
@@ -57,19 +57,19 @@ pub struct Tokenizer {
     cuts: bool,
 }
 
-/// Outcome of encoding a text that may have so many tokens at most.
+/// Outcome of encoding a text to a limited number of tokens.
 #[derive(Debug, PartialEq)]
 pub enum Encoded {
     Whole(Vec<TokenId>),
-    /// It has at least so many, more than it may; the rest was not encoded.
+    /// Lower bound of the number of tokens, which exceeds the limit; the rest was not encoded.
     AtLeast(usize),
 }
 
 impl Tokenizer {
-    /// Reads `tokenizer.json`; `vocabulary` is the number of rows of the model's output.
+    /// Reads `tokenizer.json` for a model whose output has `vocabulary` rows.
     ///
     /// # Errors
-    /// When the file is malformed, decodes by a rule that [`Spelling`] does not follow, or names a
+    /// When the file is malformed, has a decoder that [`Spelling`] does not support, or names a
     /// token outside the vocabulary.
     pub fn from_bytes(file: &[u8], vocabulary: usize) -> Result<Tokenizer, TokenizerError> {
         let mut inner = tokenizers::Tokenizer::from_bytes(file)
@@ -103,10 +103,10 @@ impl Tokenizer {
         })
     }
 
-    /// [`Tokenizer::from_bytes`] for a file of this name, which may be [`tekken::FILE`].
+    /// [`Tokenizer::from_bytes`] for a file named `name`, which may be [`tekken::FILE`].
     ///
     /// # Errors
-    /// Errors of that, or a pattern by which a text could forge a control token.
+    /// Errors of [`Tokenizer::from_bytes`], or a pattern that lets texts forge control tokens.
     pub fn of_file(
         name: &str,
         file: &[u8],
@@ -116,7 +116,7 @@ impl Tokenizer {
             return Tokenizer::from_bytes(file, vocabulary);
         }
         let tokenizer = Tokenizer::from_bytes(&tekken::definition(file)?, vocabulary)?;
-        // A match of the pattern that is a token becomes that one, be it a control token.
+        // A match of the pattern that is a token's text becomes the token, even a control token.
         let inner = &tokenizer.inner;
         let mut added = inner.get_added_tokens_decoder().into_iter();
         let forged = added.find(|(id, token)| {
@@ -132,11 +132,11 @@ impl Tokenizer {
         }
     }
 
-    /// Makes added tokens with these texts control tokens: no message can hold them. Replies show
-    /// them as before. Those that depend on the text around them stay as they are.
+    /// Makes added tokens with these texts control tokens, which no message can contain, while
+    /// replies still show them. Tokens that depend on the text around stay as they are.
     ///
     /// # Errors
-    /// When the library refuses one.
+    /// When the library refuses a token.
     pub fn guard(&mut self, texts: &[String]) -> Result<(), TokenizerError> {
         let added = self.inner.get_added_tokens_decoder();
         let added = added.into_values();
@@ -157,7 +157,7 @@ impl Tokenizer {
         Ok(())
     }
 
-    /// Sets the control tokens that stay whole in messages of the assistant, since the template
+    /// Sets the control tokens that stay whole in messages of the assistant, where the template
     /// looks for them.
     pub fn look_for(&mut self, texts: &[String]) {
         let ids = texts.iter().filter_map(|text| self.inner.token_to_id(text));
@@ -170,14 +170,14 @@ impl Tokenizer {
         added.into_values().map(|token| token.content).collect()
     }
 
-    /// Shows control tokens in replies, whose parsers need them. Messages still cannot forge them.
+    /// Makes replies show control tokens, for parsers. Messages still cannot forge the tokens.
     pub fn show(&mut self, texts: &[&str]) {
         for id in texts.iter().filter_map(|text| self.inner.token_to_id(text)) {
             self.special[id as usize] = false;
         }
     }
 
-    /// Encodes a text in which the texts of control tokens are those tokens.
+    /// Encodes a text; the texts of control tokens in it become control tokens.
     ///
     /// # Errors
     /// When the library refuses the text.
@@ -189,7 +189,7 @@ impl Tokenizer {
     }
 
     /// [`Tokenizer::encode`] for a text that is a whole document: with the tokens that the
-    /// definition puts around one, if any.
+    /// definition puts around a document, if any.
     ///
     /// # Errors
     /// When the library refuses the text.
@@ -203,7 +203,7 @@ impl Tokenizer {
     }
 
     /// [`Tokenizer::encode_document`] if the text is to be `framed` and [`Tokenizer::encode`]
-    /// otherwise, of a text that may have `most` tokens.
+    /// otherwise, up to `most` tokens.
     ///
     /// # Errors
     /// When the library refuses the text.
@@ -222,9 +222,9 @@ impl Tokenizer {
     }
 
     /// [`Tokenizer::encode`] for a rendered conversation that may have `most` tokens, in which
-    /// `mark` breaks what is no control token (see [`super::control`]). The marks are not encoded.
-    /// Text beyond `most` costs no more than a look at its length. Text that `domain` had encoded
-    /// before is looked up and the rest remembered for it, if there is one.
+    /// `mark` breaks texts that must not become control tokens (see [`super::control`]). The marks
+    /// are not encoded. Of text beyond `most` only the length is read. Texts are cached for
+    /// `domain`, if there is one.
     ///
     /// # Errors
     /// When the library refuses the text.
@@ -258,9 +258,9 @@ impl Tokenizer {
         })
     }
 
-    /// Appends the ids of the text between two control tokens, or those of its beginning where
-    /// there are more than `most` then. No token reaches over a control token, so they depend on
-    /// nothing else than whether the text is the `first` of the document.
+    /// Appends the ids of the text between two control tokens; ends early once `out` has more than
+    /// `most`. No token crosses a control token, so the ids depend only on the text and on whether
+    /// it is the `first` of the document.
     fn encode_segment(
         &self,
         text: &str,
@@ -275,7 +275,7 @@ impl Tokenizer {
             Some(mark) if text.contains(mark) => Cow::Owned(text.replace(mark, "")),
             _ => Cow::Borrowed(text),
         };
-        // A document has one first text; where that is special, it is not remembered.
+        // The first text of a document is not cached if it is encoded differently.
         if first && self.further.is_some() {
             out.extend(encode_plain(&self.inner, &text, false)?);
             return Ok(());
@@ -300,7 +300,7 @@ impl Tokenizer {
         Ok(())
     }
 
-    /// End of the piece of `text` that is encoded at once.
+    /// End of the piece of `text` from `from` on that is encoded in one call.
     fn piece_end(&self, text: &str, from: usize) -> Result<usize, TokenizerError> {
         if !self.cuts {
             return Ok(text.len());
@@ -320,23 +320,22 @@ impl Tokenizer {
 
     /// Cache of encoded texts. The lock is held for one look-up, never while encoding.
     fn remembered(&self) -> MutexGuard<'_, Segments> {
-        // A panic may lose an entry of the cache, which does no harm.
+        // A panic may lose an entry of the cache, which is harmless.
         let segments = self.segments.lock();
         segments.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The control tokens, to keep messages from forging them.
+    /// Control tokens, which messages must not forge.
     pub fn control(&self) -> &ControlTokens {
         &self.control
     }
 
-    /// Number of tokens that a text of `bytes` bytes cannot stay below, known without encoding
-    /// it.
+    /// Lower bound of the number of tokens of a text of `bytes` bytes, without encoding.
     pub fn tokens_of_bytes(&self, bytes: usize) -> usize {
         bytes.div_ceil(self.longest_token_bytes)
     }
 
-    /// The bytes of a token; none for an id that the tokenizer does not use.
+    /// Bytes of a token; none for an id that the tokenizer does not use.
     pub fn token_bytes(&self, id: TokenId) -> &[u8] {
         let id = id as usize;
         let Some(&end) = self.ends.get(id) else {
@@ -346,7 +345,7 @@ impl Tokenizer {
         &self.bytes[start as usize..end as usize]
     }
 
-    /// Characters that a text of its own loses at its start.
+    /// Characters that a decoded text loses at its start.
     pub fn text_start(&self) -> TextStart {
         self.text_start
     }
@@ -356,7 +355,7 @@ impl Tokenizer {
         self.special.get(id as usize).copied().unwrap_or(true)
     }
 
-    /// The id of a token by its text as the definition spells it.
+    /// Id of a token by its text in the definition.
     pub fn id_of(&self, token: &str) -> Option<TokenId> {
         self.inner.token_to_id(token)
     }
@@ -381,7 +380,7 @@ fn control_tokens(inner: &tokenizers::Tokenizer) -> Result<ControlTokens, Tokeni
     ControlTokens::new(tokens).map_err(TokenizerError::Invalid)
 }
 
-/// Finds what is put around a document by encoding one.
+/// Tokens that the definition puts before and after a document, found by encoding one.
 fn document_frame(
     inner: &tokenizers::Tokenizer,
 ) -> Result<(Vec<TokenId>, Vec<TokenId>), TokenizerError> {
@@ -407,8 +406,8 @@ fn encode_plain(
         .map_err(|error| TokenizerError::Encode(error.to_string()))
 }
 
-/// The tokenizer of text that does not begin its document: a definition may put a blank before the
-/// first word of a document alone.
+/// Tokenizer for text that does not begin a document, if different: a definition may put a blank
+/// only before the first word of a document.
 fn further(
     inner: &tokenizers::Tokenizer,
     file: &[u8],
@@ -428,7 +427,7 @@ fn further(
     Ok(Some(further))
 }
 
-/// Takes away what a rule does for the first word of a document alone; whether there was any.
+/// Removes the effect of a rule on the first word of a document; returns whether it had one.
 fn begin_no_document(rule: &mut serde_json::Value) -> bool {
     if let Some(rules) = rule["pretokenizers"].as_array_mut() {
         let begun = rules.iter_mut().map(begin_no_document);
@@ -441,8 +440,8 @@ fn begin_no_document(rule: &mut serde_json::Value) -> bool {
     first
 }
 
-/// Whether no token reaches from one text into the one after it, whatever stands around both: they
-/// are told apart before any token is looked for, and nothing is put at the head of a text.
+/// Whether no token crosses from `before` into `after`, whatever text is around both: the
+/// pre-tokenizer splits the texts there, and both have the same tokens separately.
 fn is_cut(
     inner: &tokenizers::Tokenizer,
     before: &str,

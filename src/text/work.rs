@@ -1,9 +1,9 @@
 //! Cooperative scheduling of work on requests.
 //!
-//! Parsing, rendering and encoding take time in proportion to the request. They call [`step`] every
-//! fraction of a millisecond, and stop if it fails. The caller of [`under`] defines a step: it may
-//! block the thread to let others run, or fail to cancel the work. Outside of [`under`] a step does
-//! nothing.
+//! Parsing, rendering and encoding take time in proportion to the request. Each calls [`step`]
+//! every fraction of a millisecond, and stops if the step fails. The caller of [`under`] defines a
+//! step: it may block the thread to let others run, or fail to cancel the work. Outside of
+//! [`under`] a step does nothing.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -16,12 +16,12 @@ pub enum Stopped {
     /// The client has left.
     #[error("nobody waits for it any more")]
     Gone,
-    /// The work takes more CPU time than this.
+    /// The work takes more CPU time than this limit.
     #[error("to read it takes more than {} s of a processor; send less at once", .0.as_secs())]
     TooLong(Duration),
 }
 
-/// Action between two steps of a thread's work.
+/// Function that runs between two steps of a thread's work.
 type Between = Box<dyn FnMut() -> Result<(), Stopped>>;
 
 thread_local! {

@@ -1,4 +1,4 @@
-//! The chat page, one file that is part of the binary, and headers that keep it alone.
+//! The chat page, one file inside the binary, and headers that isolate it from other pages.
 
 use std::sync::LazyLock;
 
@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 /// The style of the page.
 const STYLE: &str = include_str!("page.css");
 
-/// The script of the page: each file is one idea and uses those ahead of it, and `main` all.
+/// Script of the page. Each file is about one idea and uses only files before it.
 const SCRIPT: &str = concat!(
     "\"use strict\";\n",
     include_str!("dom.js"),
@@ -27,14 +27,15 @@ const SCRIPT: &str = concat!(
     include_str!("main.js"),
 );
 
-/// The page: markup, and in it the one style and the one script.
+/// The page: markup that contains the style and the script.
 pub static PAGE: LazyLock<String> = LazyLock::new(|| {
     include_str!("page.html")
         .replace("<style></style>", &format!("<style>{STYLE}</style>"))
         .replace("<script></script>", &format!("<script>{SCRIPT}</script>"))
 });
 
-/// Nothing may run or load but what the page itself holds; it speaks to its own server only.
+/// Content security policy: only the page's own script and style run, and requests go only to the
+/// page's own server.
 static POLICY: LazyLock<String> = LazyLock::new(|| {
     format!(
         "default-src 'none'; script-src 'sha256-{}'; style-src 'sha256-{}'; connect-src 'self'; \
@@ -44,12 +45,12 @@ static POLICY: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-/// The SHA-256 of `text` as a policy names it.
+/// SHA-256 of `text` in the form of a content security policy.
 fn digest(text: &str) -> String {
     base64::encode(Sha256::digest(text))
 }
 
-/// Headers of the page, which keep it alone.
+/// Headers of the page, which isolate it from other pages.
 pub fn headers() -> [(&'static str, &'static str); 6] {
     [
         ("content-type", "text/html; charset=utf-8"),

@@ -1,5 +1,5 @@
-//! Steps of replies with drafts, and the predictions after them, through the calls that the engine
-//! makes.
+//! Steps of sequences with draft tokens, and the predictions after these steps, through the calls
+//! that the engine makes.
 
 use std::fmt;
 
@@ -11,13 +11,13 @@ use step::executor::{
     BlockTable, DeviceError, Drafting, Draw, Executor, PageId, SeqRows, Slot, States,
 };
 
-/// Replies with `depth` drafts each, all of which are accepted.
+/// A step of sequences with `depth` draft tokens each, all of which are accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Drafted {
     pub sequences: usize,
-    /// Drafts of each reply.
+    /// Draft tokens of each sequence.
     pub depth: usize,
-    /// Tokens of each reply before the first row of a step.
+    /// Tokens of each sequence before the first row of the step.
     pub context: usize,
 }
 
@@ -28,29 +28,29 @@ impl fmt::Display for Drafted {
 }
 
 impl Drafted {
-    /// Rows of a step.
+    /// Number of rows in the step.
     pub fn rows(&self) -> usize {
         self.sequences * self.each()
     }
 
-    /// Drafts of a step.
+    /// Number of draft tokens in the step.
     pub fn drafts(&self) -> usize {
         self.sequences * self.depth
     }
 
-    /// Rows of a sequence.
+    /// Number of rows of each sequence.
     fn each(&self) -> usize {
         1 + self.depth
     }
 
-    /// Positions of a sequence up to the end of its rows and of the drafts for its next step.
+    /// Positions of a sequence up to the end of its rows and of the draft tokens for its next step.
     fn end(&self) -> usize {
         self.context + self.each() + self.depth
     }
 
-    /// Whether a step of the target has enough rows, a sequence enough positions, and a model of
-    /// `pages` KV pages enough of these. States after drafts may be any that no sequence here has,
-    /// so that more drafts can be timed than the engine tries.
+    /// Whether the target has enough rows for the step, positions for a sequence and, with `pages`
+    /// KV pages, enough pages. Draft states may use any free slot, so that more draft tokens can be
+    /// timed than the engine tries.
     pub fn fits(&self, pages: usize) -> bool {
         self.sequences <= MAX_SEQUENCES
             && self.rows() <= ENDS_MAX
@@ -60,7 +60,7 @@ impl Drafted {
             && self.sequences <= rings_fitting(self.end(), self.each())
     }
 
-    /// Page table of each sequence.
+    /// Block table of each sequence.
     fn tables(&self) -> Vec<Vec<PageId>> {
         tables(self.sequences, self.end())
     }
@@ -71,7 +71,8 @@ impl Drafted {
         (0..self.sequences).map(ring).collect()
     }
 
-    /// States after the drafts of each sequence; none if the model has no states.
+    /// Slots for the states after the draft tokens of each sequence; none if the model has no
+    /// states.
     fn draft_states(&self) -> Vec<Vec<Slot>> {
         let each = if SNAPSHOTS > 0 { self.depth } else { 0 };
         let first = |index: usize| self.sequences + index * each;
@@ -81,7 +82,7 @@ impl Drafted {
             .collect()
     }
 
-    /// Calls `run` with the rows of a step. Each round has other tokens.
+    /// Calls `run` with the rows of a step, whose tokens depend on `round`.
     fn with_rows<T>(&self, round: usize, run: impl FnOnce(&[SeqRows<'_>]) -> T) -> T {
         let (tokens, tables) = (drawn(round, self.rows()), self.tables());
         let (windows, draft_states) = (self.windows(), self.draft_states());
@@ -98,7 +99,7 @@ impl Drafted {
         run(&rows.collect::<Vec<_>>())
     }
 
-    /// Calls `run` with one row of each sequence, `pass` positions after the step's last.
+    /// Calls `run` with one row of each sequence, for draft pass `pass` after the step.
     fn with_row_after<T>(&self, pass: usize, run: impl FnOnce(&[SeqRows<'_>]) -> T) -> T {
         let (tokens, tables) = (drawn(pass, self.sequences), self.tables());
         let rows = tables.iter().enumerate().map(|(index, pages)| SeqRows {
@@ -113,12 +114,12 @@ impl Drafted {
         run(&rows.collect::<Vec<_>>())
     }
 
-    /// One step.
+    /// Runs one step.
     pub fn step<E: Executor>(&self, executor: &mut E, round: usize) -> Result<(), DeviceError> {
         self.with_rows(round, |rows| executor.step(rows))
     }
 
-    /// A step after which the device makes `depth` drafts by itself; false if it cannot.
+    /// Runs a step after which the device predicts `depth` draft tokens itself; false if it cannot.
     fn step_draft<E: Executor>(&self, executor: &mut E, round: usize) -> Result<bool, DeviceError> {
         let draws = vec![Draw::default(); self.sequences];
         self.with_row_after(self.depth - 1, |last| {
@@ -131,8 +132,8 @@ impl Drafted {
         })
     }
 
-    /// Predicts `depth` drafts after a step whose drafts are accepted; each prediction is started
-    /// by the host.
+    /// Predicts `depth` draft tokens after a step whose drafts are accepted; the host starts each
+    /// pass.
     fn predict<E: Executor>(&self, executor: &mut E, round: usize) -> Result<(), DeviceError> {
         let last = (1..=self.sequences).map(|count| count * self.each() - 1);
         executor.predict(&drawn(round + 1, self.rows()), &last.collect::<Vec<_>>())?;
@@ -151,9 +152,9 @@ impl Drafted {
         times.collect()
     }
 
-    /// Seconds of the predictions after each of `rounds` steps, from the end of the step: those
-    /// that the device makes ahead of the host if it can, else those started one by one after a
-    /// step by `step`.
+    /// Seconds of the predictions after each of `rounds` steps, from the end of the step:
+    /// predictions that the device starts itself if it can, else those that the host starts one by
+    /// one after `step`.
     pub fn predictions<E: Executor>(
         &self,
         executor: &mut E,

@@ -1,8 +1,8 @@
 //! `bench drafts`: replies with drafts of the prediction layer, at a supposed acceptance rate.
 //!
 //! Steps and predictions are timed, and their bytes added up, as in `bench decode`. The acceptance
-//! is not measured, since drawn weights predict nothing: each draft is accepted at the supposed
-//! rate if those before it are.
+//! rate is not measured, since random weights predict nothing: a draft token is accepted at the
+//! supposed rate if all before it are.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -17,9 +17,9 @@ use crate::start::boot::{self, Failure};
 use model::target::{self, DRAFTS, KV_PAGES, MAX_CONTEXT};
 use step::executor::DEPTH_MAX;
 
-/// Numbers of replies in a step, where the target has as many slots.
+/// Numbers of sequences in a step, as far as the target has slots.
 const SEQUENCES: [usize; 3] = [1, 4, 8];
-/// Default number of tokens of each reply before a step.
+/// Default number of tokens of each sequence before a step.
 const CONTEXT: usize = match MAX_CONTEXT < 2048 {
     true => MAX_CONTEXT / 2,
     false => 1024,
@@ -63,8 +63,8 @@ struct DraftsReport {
     drafts: Vec<Gain>,
 }
 
-/// Gain of replies by drafts, of which each is accepted at the rate `acceptance` if those before it
-/// are.
+/// Gain of sequences by draft tokens, each of which is accepted at the rate `acceptance` if all
+/// before it are.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct Gain {
     name: String,
@@ -72,24 +72,24 @@ struct Gain {
     sequences: usize,
     depth: usize,
     step_us: f64,
-    /// Time of all drafts, one pass after the other.
+    /// Time of the predictions of all draft tokens, one pass after the other.
     predictions_us: f64,
     step_bytes: u64,
     predictions_bytes: u64,
-    /// Tokens that a reply is expected to get from a step.
+    /// Expected tokens of a sequence from one step.
     tokens: f64,
-    /// Tokens of all replies a second.
+    /// Tokens of all sequences a second.
     tok_s: f64,
-    /// Ratio of `tok_s` to that of the same replies without drafts.
+    /// Ratio of `tok_s` to that of the same sequences without draft tokens.
     gain: f64,
     /// Tokens a second on a GB10 at 245 GB/s, computed and not measured.
     projected_gb10_tok_s: f64,
-    /// Whether there are more drafts than a step of the target verifies.
+    /// Whether there are more draft tokens than the target verifies in one step.
     beyond_target: bool,
 }
 
 /// # Errors
-/// Failure to measure or to write.
+/// The failure to measure or to write.
 pub fn drafts(options: DraftsOptions) -> Result<(), Failure> {
     boot::require_prediction()?;
     let acceptances = options.acceptances()?;
@@ -161,15 +161,15 @@ impl DraftsReport {
     }
 }
 
-/// Tokens that a reply is expected to get from a step with `depth` drafts, each of which is
-/// accepted with the probability `acceptance` if those before it are.
+/// Expected tokens of a sequence from a step with `depth` draft tokens, each of which is accepted
+/// with the probability `acceptance` if all before it are.
 fn expected_tokens(acceptance: f64, depth: usize) -> f64 {
     let drafts = 0..=depth as i32;
     drafts.map(|drafts| acceptance.powi(drafts)).sum()
 }
 
 impl Gain {
-    /// Gain computed from measurements; None if there was not enough memory for these.
+    /// Gain computed from measurements; None if memory was too small for these.
     fn of(measured: &Report, drafted: Drafted, acceptance: f64) -> Option<Gain> {
         let plain = Drafted {
             depth: 0,

@@ -9,11 +9,11 @@ use model::backend::clock::Clock;
 use model::backend::metered::{Call, Label};
 use step::executor::DeviceError;
 
-/// Read bandwidth of a GB10 in bytes a second: the usual one and the least that is reached.
+/// Read bandwidths of a GB10 in bytes a second: the usual one and the lowest measured.
 const GB10_RATES: [f64; 2] = [245e9, 232e9];
-/// Operations a second that products reach on a GB10: a share of its dense BF16 peak.
+/// Operations a second of matrix products on a GB10: a share of its dense BF16 peak.
 const GB10_FLOPS: f64 = 0.7 * 125e12;
-/// Seconds from the end of an operation of a recorded step to the start of the next.
+/// Seconds from the end of an operation in a recorded step to the start of the next operation.
 const GB10_EDGE: f64 = 2e-6;
 
 /// All calls of one operation on matrices of one shape in a step.
@@ -24,10 +24,9 @@ pub struct OpFigures {
     pub us: f64,
     pub bytes: u64,
     pub gb_s: f64,
-    /// Share of the limit that is reached: the time of a large read for as many bytes, over the
-    /// time taken.
+    /// Share of the limit: the time of as many bytes in a large read, divided by the measured time.
     pub share: f64,
-    /// Time of plain reads of as many bytes, each of the size of one call, in microseconds.
+    /// Microseconds of plain reads of as many bytes, each of the size of one call.
     pub read_us: f64,
 }
 
@@ -40,10 +39,10 @@ pub struct CaseFigures {
     pub bytes: u64,
     pub limit_us: f64,
     pub share: f64,
-    /// Kernels and copies of a recorded step.
+    /// Number of kernels and copies in a recorded step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub launches: Option<usize>,
-    /// Time of the operations one by one, without a recorded step, in microseconds.
+    /// Microseconds of the operations timed one by one, outside of a recorded step.
     pub ops_us: f64,
     pub ops: Vec<OpFigures>,
     /// Times computed for a GB10, not measured.
@@ -57,8 +56,8 @@ pub struct Projection {
 }
 
 impl CaseFigures {
-    /// Figures from `calls` of `repeats` equal steps; `rate`: bytes a second of a large read. Plain
-    /// reads of the size of operations and launches are not filled in.
+    /// Figures from `calls` of `repeats` equal steps; `rate`: bytes a second of a large read.
+    /// `read_us` and `launches` are not filled in.
     pub fn of(
         name: String,
         (seconds, tokens): (f64, usize),
@@ -82,7 +81,7 @@ impl CaseFigures {
         }
     }
 
-    /// Fills in the times of plain reads of each operation's size.
+    /// Fills in `read_us`, the time of plain reads of each operation's size.
     pub fn beside<C: Clock>(mut self, reads: &mut Reads<C>) -> Result<CaseFigures, DeviceError> {
         for op in &mut self.ops {
             let each = op.bytes / op.calls as u64;
@@ -106,7 +105,7 @@ fn ops(calls: &[Call], repeats: usize, rate: f64) -> Vec<OpFigures> {
             0 => op.to_string(),
             _ => format!("{op} {n}x{k}"),
         };
-        // A clock may find no time between two marks.
+        // A coarse clock may measure a time of zero.
         let seconds = (seconds / repeats as f64).max(f64::MIN_POSITIVE);
         let bytes = bytes / repeats as u64;
         OpFigures {
@@ -125,7 +124,8 @@ fn ops(calls: &[Call], repeats: usize, rate: f64) -> Vec<OpFigures> {
 }
 
 impl Projection {
-    /// Each operation takes as long as its bytes or its products, and an edge.
+    /// Projected time: each operation takes as long as its bytes or its products, plus
+    /// [`GB10_EDGE`].
     fn of(calls: &[Call], repeats: usize) -> Projection {
         let at = |rate: f64| {
             let each = |call: &Call| {

@@ -1,11 +1,11 @@
-//! `bench decode`, `bench prefill` and `bench drafts`: the model's steps against what memory
-//! allows.
+//! `bench decode`, `bench prefill` and `bench drafts`: the model's steps against the limit of
+//! memory bandwidth.
 //!
-//! A step is timed as the engine runs it. Its operations are then timed one by one on a second copy
-//! of the model, and their bytes added up: what no cache can save, with as many experts as rows
-//! visit if all are equally likely. The limit is those bytes at the rate of a large plain read,
-//! measured in the same run; each operation is also compared with a plain read of its own size,
-//! which has to start and to end as the operation has.
+//! A step is timed as the engine runs it. The step's operations are then timed one by one on a
+//! second copy of the model, and their bytes added up: bytes that no cache can save, with as many
+//! experts as rows visit if all are equally likely. The limit is the time of these bytes at the
+//! rate of a large plain read, measured in the same run. Each operation is also compared with a
+//! plain read of its own size, which starts and ends as the operation does.
 
 pub mod drafted;
 pub mod drafts;
@@ -47,17 +47,17 @@ use origin::Origin;
 use reads::Reads;
 use run::Decode;
 
-/// Number of the layout of the JSON file; raised when a reader would misread it.
+/// Version of the JSON file's layout, raised when a reader would misread the file.
 const FORMAT: u32 = 2;
-/// Rows of decode steps, where the target has the slots.
+/// Numbers of rows in decode steps, as far as the target has slots.
 const ROWS: [usize; 5] = [1, 8, 16, 32, 64];
-/// Contexts of decode steps, where they fit.
+/// Contexts of decode steps in tokens, as far as they fit.
 const CONTEXTS: [usize; 4] = [128, 8192, 32 << 10, 127 << 10];
-/// Prompts, the longest cut to the target's context.
+/// Lengths of prompts in tokens, cut to the target's context.
 const PROMPTS: [usize; 4] = [128, 1024, 8192, 32_768];
 /// Timed steps, after a quarter as many to warm up; the median counts.
 const STEPS: usize = 32;
-/// Steps, those that warm up included.
+/// Number of steps, including those that warm up.
 const STEPS_ALL: usize = STEPS + STEPS / 4;
 /// Timed prompts of each length, after one to warm up; the median counts.
 const REPEATS: usize = 3;
@@ -116,7 +116,7 @@ pub struct Report {
     /// Rate of a large plain read in GB/s.
     read_gb_s: f64,
     pub cases: Vec<CaseFigures>,
-    /// Names of cases that need more KV pages than there is memory for.
+    /// Names of cases that need more KV pages than memory allows.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     left_out: Vec<String>,
 }
@@ -126,13 +126,13 @@ pub struct Report {
 enum Case {
     Decode(Decode),
     Prompt(usize),
-    /// Step that verifies drafts.
+    /// Step that verifies draft tokens.
     Verify(Drafted),
-    /// Predictions that follow a step with drafts.
+    /// Predictions after a step with draft tokens.
     Predict(Drafted),
 }
 
-/// Where weights come from, and what is timed.
+/// Cases to time, and the weights for them.
 struct Job {
     weights: Option<PathBuf>,
     layers: usize,
@@ -142,7 +142,7 @@ struct Job {
 }
 
 /// # Errors
-/// What cannot be measured, or written.
+/// The case that cannot be measured, or the file that cannot be written.
 pub fn decode(options: DecodeOptions) -> Result<(), Failure> {
     let rows = ROWS.into_iter();
     let cases = rows.flat_map(|rows| CONTEXTS.map(|context| Decode { rows, context }));
@@ -157,7 +157,7 @@ pub fn decode(options: DecodeOptions) -> Result<(), Failure> {
 }
 
 /// # Errors
-/// As `decode`.
+/// Errors of [`decode`].
 pub fn prefill(options: PrefillOptions) -> Result<(), Failure> {
     let most = MAX_CONTEXT / PAGE * PAGE;
     let prompts = match options.tokens {
@@ -205,7 +205,7 @@ impl Job {
         let checkpoint = self.open()?;
         let mut reads = Reads::new(backend::open()?.clock()?);
         let sink = Sink::default();
-        // The second copy of the model needs more memory, so its limit is the limit of both.
+        // The metered copy of the model needs more memory, so its plan also fits the other copy.
         let metered = || Metered::new(backend::open()?, sink.clone());
         let plan = Plan::within::<Backend>(metered()?.available(), checkpoint.layout())?;
         let device = backend::open()?;
@@ -224,7 +224,7 @@ impl Job {
             Ok((sink.take(), repeats))
         });
         let metered = metered.collect::<Result<Vec<_>, DeviceError>>()?;
-        // The memory is as warm as the operations found it.
+        // The rate is measured right after the operations, at the same temperature of the memory.
         let rate = reads.rate()?;
         let mut all = Vec::new();
         let steps = times.into_iter().zip(launches);
@@ -272,7 +272,7 @@ impl Case {
         }
     }
 
-    /// Tokens that the case makes or reads.
+    /// Number of tokens that the case generates or reads.
     fn tokens(self) -> usize {
         match self {
             Case::Decode(decode) => decode.rows,
@@ -306,7 +306,7 @@ impl Case {
         Ok(times[times.len() / 2])
     }
 
-    /// Leaves the calls of some steps in `sink`; returns the number of these steps.
+    /// Times the operations of some steps into `sink`; returns the number of steps.
     fn meter<B: Runs + Timed>(
         self,
         runner: &mut Runner<Metered<B>>,
@@ -351,13 +351,13 @@ impl Report {
         text
     }
 
-    /// Figures of a case; None if there was not enough memory for it.
+    /// Figures of a case; None if memory was too small for it.
     fn case(&self, case: Case) -> Option<&CaseFigures> {
         let name = case.name();
         self.cases.iter().find(|figures| figures.name == name)
     }
 
-    /// Heading of the table: target, weights, and what was measured.
+    /// Heading of the table: target, weights, and the kind of measurement.
     fn head(&self) -> String {
         let mut text = format!(
             "{}, weights {}: loaded in {:.2} s; a large plain read takes {:.1} GB/s\n",

@@ -1,4 +1,4 @@
-//! Program and machine of a measurement, so that its figures are not taken for those of others.
+//! Program and machine of a measurement, so that figures of different ones are not confused.
 
 use std::fs;
 use std::io;
@@ -9,13 +9,13 @@ use sha2::{Digest, Sha256};
 use crate::start::machine;
 use model::weights::hex::hex;
 
-/// Program and machine that a figure was measured with.
+/// Program and machine of a measurement.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Origin {
-    /// SHA-256 of the program's file; absent where it cannot be read.
+    /// SHA-256 of the program's file; None if it cannot be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     binary_sha256: Option<String>,
-    /// Card, clock of its SMs, power and temperature, directly after the measurement.
+    /// GPU, clock of its SMs, power and temperature, directly after the measurement.
     machine: String,
 }
 

@@ -1,16 +1,16 @@
-//! Times of plain reads of memory, to compare operations with.
+//! Times of plain memory reads, for comparison with operations.
 
 use std::collections::BTreeMap;
 
 use model::backend::clock::Clock;
 use step::executor::DeviceError;
 
-/// Bytes of a read that is so large that its start and end take no notable part of the time.
+/// Bytes of a read so large that its start and end take no notable part of the time.
 const LARGE: u64 = 1 << 30;
 /// Timed reads, after one to warm up; the median counts.
 const TIMED: usize = 9;
 
-/// Times of reads by their size, each size measured once.
+/// Times of reads by size, each measured once.
 pub struct Reads<C> {
     clock: C,
     seconds: BTreeMap<u64, f64>,
@@ -29,7 +29,7 @@ impl<C: Clock> Reads<C> {
         Ok(LARGE as f64 / self.seconds(LARGE)?)
     }
 
-    /// Time of a read of that many bytes, seconds.
+    /// Seconds of a plain read of `bytes` bytes.
     pub fn seconds(&mut self, bytes: u64) -> Result<f64, DeviceError> {
         if let Some(&seconds) = self.seconds.get(&bytes) {
             return Ok(seconds);

@@ -6,10 +6,11 @@ use check::{rings_fitting, window_ring};
 use model::target::{MAX_CONTEXT, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, VOCAB};
 use step::executor::{BlockTable, DeviceError, Executor, PageId, SeqRows, Slot, TokenId};
 
-/// Distance of one drawn token from the next, in the vocabulary; shares no factor with it.
+/// Distance in the vocabulary of one synthetic token from the next; has no factor in common with
+/// its size.
 const STRIDE: usize = 7919;
 
-/// Tokens of a step of `rows` rows: they differ from row to row and from step to step.
+/// Tokens of a step of `rows` rows, which differ from row to row and from step to step.
 pub fn drawn(step: usize, rows: usize) -> Vec<TokenId> {
     let token = |row: usize| ((step * rows + row) * STRIDE % VOCAB) as TokenId;
     (0..rows).map(token).collect()
@@ -37,8 +38,8 @@ pub struct Decode {
 }
 
 impl Decode {
-    /// Whether the target has enough slots, and a model of `pages` KV pages enough of these, for
-    /// `steps` steps.
+    /// Whether the target has enough slots and, with `pages` KV pages, enough pages for `steps`
+    /// steps.
     pub fn fits(&self, steps: usize, pages: usize) -> bool {
         let each = (self.context + steps).div_ceil(PAGE);
         self.rows <= MAX_SEQUENCES
@@ -48,7 +49,7 @@ impl Decode {
     }
 
     /// Seconds of each of `steps` steps. The context is not computed before: the time of a step
-    /// does not depend on what is in the pages. Each row has another token in each step.
+    /// does not depend on the content of the pages. Each row has another token in each step.
     pub fn run<E: Executor>(
         &self,
         executor: &mut E,
@@ -75,7 +76,7 @@ impl Decode {
     }
 }
 
-/// Seconds of a prompt of `tokens`, up to the logits of the first token of the reply.
+/// Seconds of a prompt of `tokens` tokens, up to the logits for the reply's first token.
 pub fn prefill<E: Executor>(executor: &mut E, tokens: usize) -> Result<f64, DeviceError> {
     let prompt = drawn(0, tokens);
     let pages = tables(1, tokens).concat();

@@ -1,4 +1,5 @@
-//! File of answers: lines of JSON, each written at once. Answers of earlier runs count.
+//! File of answers: lines of JSON, each written as soon as the answer is complete. Requests with
+//! answers of earlier runs are skipped.
 
 use std::collections::HashSet;
 use std::fmt::Display;
@@ -21,10 +22,10 @@ use host::output;
 use http::offline::Answered;
 use http::random;
 
-/// Beginning of each line that `batch` writes.
+/// Start of each line that `batch` writes.
 const BEGINNING: &[u8] = br#"{"id":"batch_req_"#;
 
-/// A line of the file.
+/// A line of the file of answers.
 #[derive(Serialize)]
 struct Answer<'a> {
     id: String,
@@ -49,7 +50,7 @@ struct Problem<'a> {
     line: Option<usize>,
 }
 
-/// Members of a line of an earlier run that are read.
+/// Members that are read of an earlier run's line.
 #[derive(Deserialize)]
 struct Known {
     custom_id: Option<String>,
@@ -68,7 +69,7 @@ struct KnownProblem {
 }
 
 impl Known {
-    /// Name of the answer; None if the line is no answer.
+    /// Name of the answered request; None if the line is no answer.
     fn key(&self) -> Option<Key> {
         let line = self.error.as_ref().and_then(|error| error.line);
         let named = self.custom_id.clone().map(Key::CustomId);
@@ -85,7 +86,7 @@ fn is_success(status: u16) -> bool {
     (200..300).contains(&status)
 }
 
-/// The file while this process writes it.
+/// The file of answers while this process writes it.
 #[derive(Debug)]
 pub struct Answers {
     file: File,
@@ -94,9 +95,10 @@ pub struct Answers {
     failed: usize,
 }
 
-/// Longest wait for the lock of the file, and time between two attempts: a program that was just
-/// started by this one shares its locks until it runs.
+/// Longest wait for the file's lock: a program that this one has just started shares its locks
+/// until it runs.
 const LOCK_PATIENCE: Duration = Duration::from_millis(200);
+/// Time between two attempts to lock the file.
 const LOCK_EVERY: Duration = Duration::from_millis(10);
 
 fn lock(file: &File) -> Result<(), TryLockError> {
@@ -112,11 +114,11 @@ fn lock(file: &File) -> Result<(), TryLockError> {
 }
 
 impl Answers {
-    /// Opens or makes the file; a line that an earlier run did not finish is taken out.
+    /// Opens or makes the file; removes a line that an earlier run did not finish.
     ///
     /// # Errors
-    /// When it cannot be written, is `requests`, is written by another process, or holds something
-    /// else than answers.
+    /// When the file cannot be written, is `requests`, is written by another process, or has lines
+    /// that are no answers.
     pub fn open(path: &Path, requests: &Path) -> Result<Answers, Failure> {
         let io = |why| Exit::Io.at(path, why);
         let file = output::append(path).map_err(unwritable(path))?;
@@ -142,7 +144,7 @@ impl Answers {
         Ok(answers)
     }
 
-    /// Reads the lines of earlier runs.
+    /// Reads the answers of earlier runs.
     fn read(&mut self) -> Result<(), Failure> {
         let file = self.file.try_clone().map_err(|why| self.io(&why))?;
         let (mut reader, mut text) = (BufReader::new(file), Vec::new());
@@ -163,7 +165,7 @@ impl Answers {
         }
     }
 
-    /// Reads a whole line; None if it is no answer, or a second one to the same request.
+    /// Reads a whole line; None if it is no answer, or the second one to a request.
     fn know(&mut self, text: &[u8]) -> Option<()> {
         let known: Known = serde_json::from_slice(text).ok()?;
         self.failed += usize::from(known.failed());
@@ -206,7 +208,7 @@ impl Answers {
         self.done.iter()
     }
 
-    /// Number of answers that report an error.
+    /// Number of answers that are errors.
     pub fn failed(&self) -> usize {
         self.failed
     }
@@ -241,7 +243,7 @@ impl Answers {
         Ok(())
     }
 
-    /// Writes why a line is no request.
+    /// Writes the error for a line that is no request.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -265,7 +267,7 @@ impl Answers {
         Ok(())
     }
 
-    /// Writes a line as a whole or not at all: no other reader sees a part of it.
+    /// Writes a line as a whole or not at all, so that other readers never see a part of it.
     fn write(&mut self, line: &Answer<'_>, failed: bool) -> Result<(), Failure> {
         let mut text = serde_json::to_vec(line).map_err(|why| self.io(&why))?;
         text.push(b'\n');

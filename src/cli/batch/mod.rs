@@ -1,5 +1,6 @@
-//! `batch`: a file of requests answered into another file, without a server. Each goes the way of a
-//! request over HTTP; many are under way at once, so that the engine computes them together.
+//! `batch`: answers a file of requests into another file, without a server. Each request is handled
+//! as if it came over HTTP; many are in progress at once, so that the engine computes them
+//! together.
 
 mod answers;
 mod requests;
@@ -30,7 +31,7 @@ use http::threads::{self, OF_RUNTIME};
 use model::target;
 use model::weights::Progress;
 
-/// Requests under way at once: as many as have slots, and as many again that are being read.
+/// Requests in progress at once: as many as there are slots, and as many that are being parsed.
 const AT_ONCE: usize = 2 * target::MAX_SEQUENCES;
 /// Time between two progress lines.
 const REPORTED_EVERY: Duration = Duration::from_secs(5);
@@ -54,11 +55,11 @@ pub struct Batch {
     weights: Option<PathBuf>,
 }
 
-/// Answers what is not answered yet.
+/// Answers the requests that have no answer yet.
 ///
 /// # Errors
-/// When a file cannot be used, the model cannot be loaded or fails, or a signal ended it before all
-/// was answered. A request that is refused is no error: its line says so.
+/// When a file cannot be used, the model cannot be loaded or fails, or a signal ends the run before
+/// all requests are answered. A refused request is no error: its answer is.
 pub fn run(options: &Batch) -> Result<(), Failure> {
     boot::require_serving()?;
     let requests = Requests::open(&options.requests)?;
@@ -80,11 +81,11 @@ pub fn run(options: &Batch) -> Result<(), Failure> {
 enum End {
     All,
     Signal(&'static str),
-    /// The engine ended.
+    /// The engine stopped.
     Engine,
 }
 
-/// From loading to the last answer or the signal that ends it.
+/// Loads the model and answers until the last request or a signal.
 async fn answer(files: &Files, run: &mut Run) -> Result<(), Failure> {
     let mut signals = pin!(signalled());
     let progress = Arc::new(Progress::default());
@@ -93,7 +94,7 @@ async fn answer(files: &Files, run: &mut Run) -> Result<(), Failure> {
     let (engine, thread, chat) = (started.handle, started.thread, started.chat);
     let chat = tokio::select! {
         chat = boot::serving(&engine, chat) => chat?,
-        // Its thread is left to its loading; the process ends around it.
+        // The text side's thread goes on loading until the process ends.
         name = &mut signals => return Err(run.cut(name?)),
     };
     let Some(chat) = chat else {
@@ -119,15 +120,15 @@ async fn answer(files: &Files, run: &mut Run) -> Result<(), Failure> {
     }
 }
 
-/// Id of a request, and its answer; none if the engine ended first.
+/// Id of a request, and its answer; None if the engine stopped first.
 type Done = (String, Option<Answered>);
 
-/// A file on its way into another.
+/// A run from a file of requests to a file of answers.
 struct Run {
     requests: Requests,
     answers: Answers,
     under_way: JoinSet<Done>,
-    /// Slots of requests under way; a request that must be alone takes all of them.
+    /// Permits for requests in progress; a request that must run alone takes all of them.
     slots: Arc<Semaphore>,
 }
 
@@ -153,7 +154,7 @@ impl Run {
         run
     }
 
-    /// Requests of the file that are answered.
+    /// Number of requests of the file that are answered.
     fn done(&self) -> usize {
         let asked = |name: &&_| self.requests.has(name);
         self.answers.names().filter(asked).count()
@@ -163,7 +164,7 @@ impl Run {
         self.requests.count() - self.done()
     }
 
-    /// Asks what is not answered, in the order of the file, and writes answers as they come.
+    /// Submits the unanswered requests in the order of the file, and writes answers as they come.
     async fn all(&mut self, state: &Arc<ServerState>) -> Result<End, Failure> {
         let mut lines = self.requests.lines()?;
         let mut meter = Meter::new(state, self);
@@ -186,7 +187,7 @@ impl Run {
         }
     }
 
-    /// Begins with a line, unless it is answered.
+    /// Submits the request of a line, unless it is answered.
     fn take(&mut self, state: &Arc<ServerState>, number: usize, line: Line) -> Result<(), Failure> {
         let name = key(&line);
         self.requests.check(number, &name)?;
@@ -206,13 +207,13 @@ impl Run {
     fn write(&mut self, asked: Result<Done, JoinError>) -> Result<(), Failure> {
         match asked {
             Ok((custom_id, Some(answered))) => self.answers.add(custom_id, &answered),
-            // The next run asks it again.
+            // The request has no answer, so the next run submits it again.
             Ok((_, None)) => Ok(()),
             Err(why) => Err(Exit::Internal.failure(format!("a request: {why}"))),
         }
     }
 
-    /// Lets what is under way finish for a while, or until another signal.
+    /// Waits for requests in progress until a time limit or another signal.
     async fn finish(&mut self, name: &'static str) -> Result<End, Failure> {
         log::line(format_args!(
             "{name}: finishing {} requests; another signal cuts them",
@@ -252,7 +253,7 @@ impl Run {
     }
 }
 
-/// Answers a request; one that is refused for want of memory or slots is tried again alone.
+/// Answers a request; one that is refused because memory or slots are short is retried alone.
 async fn ask(state: Arc<ServerState>, slots: Arc<Semaphore>, wanted: Wanted) -> Done {
     let (url, body) = (wanted.url, wanted.body);
     let slot = slots.acquire().await;
@@ -268,7 +269,7 @@ async fn ask(state: Arc<ServerState>, slots: Arc<Semaphore>, wanted: Wanted) -> 
     (wanted.custom_id, (!lost).then_some(answered))
 }
 
-/// Progress lines for the operator.
+/// Printer of progress lines for the operator.
 struct Meter {
     since: Instant,
     done_before: usize,
@@ -301,13 +302,13 @@ impl Meter {
     }
 }
 
-/// Tokens of replies so far.
+/// Number of tokens that all replies have so far.
 fn tokens(state: &ServerState) -> u64 {
     let service = state.service();
     service.map_or(0, |service| service.engine.stats().generated_tokens.get())
 }
 
-/// One line: requests, failures, rate, time left by the `new` ones of this run.
+/// Progress line: requests, failures, rate, time left at the rate of this run's `new` answers.
 fn line(
     (done, all): (usize, usize),
     new: usize,

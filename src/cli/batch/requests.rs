@@ -15,14 +15,14 @@ use crate::cli::{Exit, Failure, lines};
 use host::operator_file;
 use http::limits::{BODY_BYTES_MAX, URI_BYTES_MAX};
 
-/// Longest line that is read: a body of the largest size, and what stands around it.
+/// Bytes of the longest line: a body of the largest size, and the other members.
 const LINE_BYTES_MAX: usize = BODY_BYTES_MAX + 64 * 1024;
-/// Longest name of a request.
+/// Bytes of the longest name of a request.
 const CUSTOM_ID_BYTES_MAX: usize = 512;
-/// Names used by two requests that are reported.
+/// Most names that are reported as used twice.
 const TWICE_MAX: usize = 8;
 
-/// Name of an answer: that of its request, or the line of one that has none.
+/// Name of a request, or else its line; its answer has the same one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Key {
     CustomId(String),
@@ -37,22 +37,22 @@ pub struct Wanted {
     pub body: Bytes,
 }
 
-/// A line that is no request.
+/// A line that is no valid request.
 #[derive(Debug, PartialEq)]
 pub struct Bad {
     pub custom_id: Option<String>,
-    /// Counted from 1.
+    /// Number of the line, counted from 1.
     pub line: usize,
-    /// None where the line as a whole is at fault.
+    /// Field at fault; None if the line as a whole is at fault.
     pub field: Option<&'static str>,
-    /// The fault and its fix.
+    /// Description of the fault and its fix.
     pub problem: String,
 }
 
-/// Content of a line.
+/// A request, or the fault of its line.
 pub type Line = Result<Wanted, Bad>;
 
-/// Name of what a line is answered with.
+/// Name of the request on a line.
 pub fn key(line: &Line) -> Key {
     match line {
         Ok(wanted) => Key::CustomId(wanted.custom_id.clone()),
@@ -63,7 +63,7 @@ pub fn key(line: &Line) -> Key {
     }
 }
 
-/// Fields of a line, which may hold anything.
+/// Fields of a line, whose values are not checked yet.
 #[derive(Deserialize)]
 struct Fields<'l> {
     #[serde(borrow, default)]
@@ -76,7 +76,7 @@ struct Fields<'l> {
     body: Option<&'l RawValue>,
 }
 
-/// Reads line number `line`.
+/// Parses the text of line number `line`.
 fn read(line: usize, text: &[u8]) -> Line {
     let bad = |custom_id: Option<&String>, field, problem: &str| Bad {
         custom_id: custom_id.cloned(),
@@ -119,28 +119,29 @@ fn custom_id(value: Option<&RawValue>) -> Result<String, String> {
     string(value).filter(fits).ok_or(problem)
 }
 
-/// Path and query of `url`, if these are on this server.
+/// Path and query of `url`; None if they are not on this server.
 fn path(url: &str) -> Option<Uri> {
     let fits = url.starts_with('/') && url.len() <= URI_BYTES_MAX;
     url.parse().ok().filter(|_| fits)
 }
 
-/// The file of requests as long as it was when it was opened; lines appended since are for the next
-/// run. It is read twice: for its names, then for its requests.
+/// The file of requests with the length that it had when opened; lines appended later are for the
+/// next run. The file is read twice: for its names, then for its requests.
 #[derive(Debug)]
 pub struct Requests {
     path: PathBuf,
     file: File,
     bytes: u64,
-    /// Line of each name.
+    /// Line number of each name.
     names: HashMap<Key, usize>,
 }
 
 impl Requests {
-    /// Reads all names.
+    /// Reads the names of all requests.
     ///
     /// # Errors
-    /// When the file cannot be read, or a name stands twice: its answers would be ambiguous.
+    /// When the file cannot be read, or two requests have one name: the answers could not be
+    /// distinguished.
     pub fn open(path: &Path) -> Result<Requests, Failure> {
         let file = operator_file::open(path, u64::MAX).map_err(|why| Exit::Io.at(path, why))?;
         let mut requests = Requests {
@@ -163,7 +164,7 @@ impl Requests {
         }
     }
 
-    /// Number of answers that the file asks for.
+    /// Number of requests in the file.
     pub fn count(&self) -> usize {
         self.names.len()
     }
@@ -172,11 +173,11 @@ impl Requests {
         self.names.contains_key(name)
     }
 
-    /// Refuses a line that has another name than at the first reading: two answers could then have
-    /// the same name.
+    /// Refuses a line that has another name than when the names were read: two answers might then
+    /// have the same name.
     ///
     /// # Errors
-    /// Names the line.
+    /// Names the changed line.
     pub fn check(&self, number: usize, name: &Key) -> Result<(), Failure> {
         match self.names.get(name) == Some(&number) {
             true => Ok(()),
@@ -184,7 +185,7 @@ impl Requests {
         }
     }
 
-    /// Lines that are not blank, with their numbers, from the first on.
+    /// Lines that are not blank, with their numbers, from the start of the file.
     ///
     /// # Errors
     /// When the file cannot be read any more.

@@ -1,4 +1,4 @@
-//! `bundle`: everything that a machine without a network needs, in one folder.
+//! `bundle`: one folder with all that a machine without a network needs.
 
 use std::collections::BTreeMap;
 use std::fs::{File, Permissions};
@@ -38,20 +38,20 @@ pub struct Bundle {
     parts: bool,
 }
 
-/// Bytes of a part: FAT32 holds files of less than 4 GiB.
+/// Bytes of a part: files on FAT32 have less than 4 GiB.
 const PART_BYTES: u64 = (4 << 30) - (1 << 20);
 const INSTALL_SCRIPT: &str = include_str!("install.sh");
 const READ_ME: &str = include_str!("bundle.txt");
 
-/// File that marks a bundle as incomplete.
+/// Name of the file that marks a bundle as incomplete.
 const UNFINISHED: &str = ".unfinished";
 const MODE: u32 = 0o644;
 const MODE_PROGRAM: u32 = 0o755;
 
-/// Writes the folder.
+/// Writes the bundle.
 ///
 /// # Errors
-/// The file that cannot be read or written, or why these weights are not this binary's.
+/// The file that cannot be read or written, or the reason why the weights are not this binary's.
 pub fn run(options: &Bundle) -> Result<(), Failure> {
     let shown = &options.dest;
     let files = Files::locate(options.weights.as_deref())?;
@@ -62,7 +62,7 @@ pub fn run(options: &Bundle) -> Result<(), Failure> {
         dest: &dest,
         sums: BTreeMap::new(),
     };
-    // The running program, even if its path leads to another file by now.
+    // The running program, even if its path leads to another file now.
     let own = Path::new("/proc/self/exe");
     let own = File::open(own).map_err(unreadable(own))?;
     let own = Piece::of(own, target::BINARY.into(), None)?;
@@ -79,7 +79,7 @@ pub fn run(options: &Bundle) -> Result<(), Failure> {
             writer.cut(piece, &format!("{WEIGHTS}/{name}"), part, MODE)?;
         }
     }
-    // Written last: a folder without this list is no bundle.
+    // Written last: a folder without the list is no bundle.
     let sums = Sums(std::mem::take(&mut writer.sums)).text();
     writer.text(SUMS, &sums, MODE)?;
     let ended = dest.remove(&Beneath::parse(UNFINISHED).expect("a plain name"));
@@ -91,8 +91,8 @@ pub fn run(options: &Bundle) -> Result<(), Failure> {
     ))
 }
 
-/// Makes a folder and marks it as incomplete. An existing one must be empty, or left by a run that
-/// was killed.
+/// Makes a folder and marks it as incomplete. An existing folder must be empty, or left by a killed
+/// run.
 fn empty_folder(path: &Path) -> io::Result<Dir> {
     let (parent, name) = Beneath::last(path)?;
     let parent = Dir::make(parent)?;
@@ -115,14 +115,14 @@ fn empty_folder(path: &Path) -> io::Result<Dir> {
     }
 }
 
-/// Writes files of a bundle, and notes their digests.
+/// Writer of files of a bundle, which collects their digests.
 struct Writer<'a> {
     dest: &'a Dir,
     sums: BTreeMap<Beneath, String>,
 }
 
 impl Writer<'_> {
-    /// Copies a file to `name`, or to parts of it.
+    /// Copies a file to `name`, or to several parts of at most `most` bytes.
     fn cut(&mut self, from: &Piece, name: &str, most: u64, mode: u32) -> Result<(), Failure> {
         let parts = from.bytes.div_ceil(most).max(1);
         for ix in 0..parts {

@@ -1,4 +1,4 @@
-//! `import`: weights from a directory or a bundle to where they are served from.
+//! `import`: copies weights from a directory or a bundle to the directory that is served.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -41,13 +41,13 @@ pub struct Import {
 }
 
 const MODE: u32 = 0o644;
-/// Suffixes of the names of files that hold weights.
+/// Suffixes of the names of files with weights.
 const OF_WEIGHTS: [&str; 2] = [".safetensors", ".packed"];
 
-/// Copies, verifies, and makes the directory appear at once.
+/// Copies and verifies the weights, and makes the directory appear at once.
 ///
 /// # Errors
-/// The file that is damaged, missing or cannot be written, and how to go on.
+/// Names the file that is damaged, missing or cannot be written, and how to go on.
 pub fn run(options: &Import) -> Result<(), Failure> {
     let key = options.public_key.as_deref();
     let weights = match bundle_at(&options.source)? {
@@ -80,12 +80,12 @@ fn bundle_at(source: &Path) -> Result<Option<Dir>, Failure> {
     match Dir::open(source) {
         Ok(dir) => Ok(matches!(dir.look(&sums), Ok(Some(_))).then_some(dir)),
         Err(why) if why.kind() == io::ErrorKind::InvalidInput => Err(unwritable(source)(why)),
-        // A packed file, or nothing: the reader of weights at this path says what is wrong.
+        // No directory: the reader of weights checks whether the path is a packed file.
         Err(_) => Ok(None),
     }
 }
 
-/// Files of a directory whose weights are those of this binary, with the digests that are known.
+/// Files of a directory, whose weights must be this binary's, with digests of the manifest.
 fn of_directory(directory: &Path) -> Result<Weights, Failure> {
     let files = Files::locate(Some(directory))?;
     files.open(Arc::default())?;
@@ -100,11 +100,10 @@ fn of_directory(directory: &Path) -> Result<Weights, Failure> {
     Ok(weights)
 }
 
-/// Open files to be copied, by their paths in the new folder: those that a server reads, and no
-/// others.
+/// Files that a server reads, opened for copying, by their paths in the new folder.
 ///
 /// # Errors
-/// If one cannot be read, or belongs to another user than the one who placed it.
+/// If a file cannot be read, or a link and its target belong to different users.
 pub fn carried(files: &Files) -> Result<Weights, Failure> {
     match files {
         Files::Embedded => Ok(Weights::new()),
@@ -127,19 +126,19 @@ pub fn carried(files: &Files) -> Result<Weights, Failure> {
     }
 }
 
-/// A file name in the weights' index, as a path.
+/// Name of a file in the weights' index, as a checked path.
 fn plain(name: &str) -> Result<Beneath, Failure> {
     Beneath::parse(name)
         .map_err(|why| Exit::Config.failure(format!("the file name {name:?} {why}")))
 }
 
-/// Files of the weights of a bundle, open, as its list of digests names them.
+/// Opened files of the weights in a bundle, with the digests of its list.
 ///
 /// # Errors
-/// If a file is missing or none.
+/// If a file of the list is missing or no regular file.
 pub fn of_bundle(bundle: &Dir, sums: &Sums) -> Result<Weights, Failure> {
     let mut weights = Weights::new();
-    // By path, so that the parts of a file follow each other.
+    // In the order of paths, so that the parts of a file follow each other.
     for (path, sha256) in &sums.0 {
         let Some(name) = path.below(WEIGHTS) else {
             continue;
@@ -151,7 +150,7 @@ pub fn of_bundle(bundle: &Dir, sums: &Sums) -> Result<Weights, Failure> {
     Ok(weights)
 }
 
-/// The name of a file without the `.part000` of a part.
+/// Name of a file without the suffix `.part000` of a part.
 fn without_part(name: &str) -> &str {
     match name.rsplit_once(".part") {
         Some((name, digits)) if digits.len() == 3 && digits.bytes().all(|b| b.is_ascii_digit()) => {
@@ -161,7 +160,7 @@ fn without_part(name: &str) -> &str {
     }
 }
 
-/// Refuses to replace a directory that holds something else than weights.
+/// Refuses to replace a directory that has files other than weights.
 fn check_replaced(parent: &Dir, name: &Beneath, weights: &Weights) -> io::Result<()> {
     let wrong = |why: String| Err(refusal(why));
     match parent.look(name)? {
@@ -191,11 +190,11 @@ fn check_replaced(parent: &Dir, name: &Beneath, weights: &Weights) -> io::Result
     }
 }
 
-/// Brings the weights into a folder beside `name`, and verifies them. `link` puts a file there
-/// without copying it where that can be.
+/// Copies the weights into a folder next to `name`, and verifies them. `link` links a file instead
+/// of copying it, if possible.
 ///
 /// # Errors
-/// The file that is damaged or cannot be written.
+/// Names the file that is damaged or cannot be written.
 pub fn fill(
     weights: &Weights,
     parent: Dir,
@@ -223,7 +222,7 @@ pub fn fill(
     Ok(stage)
 }
 
-/// Whether the imported weights can be served; packed weights are read whole.
+/// Checks that the imported weights can be served; packed weights are read whole.
 fn check(directory: &Path) -> Result<(), WeightsError> {
     let files = Files::at(directory)?;
     let progress = Arc::new(Progress::default());

@@ -1,8 +1,8 @@
 //! `install` copies a bundle to the paths of the service, `uninstall` removes it.
 //!
 //! New files are complete and verified under other names before any is renamed. The weights of each
-//! build have a folder of their own, named by what the build reads, so that a run that is killed
-//! between the renames leaves a binary with its weights.
+//! build have a folder of their own, named after the layout that the build reads, so that a run
+//! killed between the renames leaves a binary with its weights.
 
 use std::collections::BTreeMap;
 use std::fs::{File, Permissions};
@@ -65,7 +65,7 @@ const WEIGHTS: &str = "var/lib/atlas";
 const MODE_PROGRAM: u32 = 0o755;
 const MODE_TEXT: u32 = 0o644;
 
-/// Directory that stands for `/`.
+/// Directory in place of `/`, for tests and images.
 pub(super) struct Root {
     path: PathBuf,
 }
@@ -93,7 +93,7 @@ impl Root {
         Ok((Dir::make(&self.path.join(folder))?, name))
     }
 
-    /// Opens the folder that holds a path, with the last name of the path; None if it does not
+    /// Opens the folder around a path, with the last name of the path; None if the folder does not
     /// exist.
     pub(super) fn open(&self, path: &Beneath) -> io::Result<Option<(Dir, Beneath)>> {
         let (folder, name) = Beneath::last(Path::new(path.as_str()))?;
@@ -103,7 +103,7 @@ impl Root {
         }
     }
 
-    /// Whether a file, folder or link has this path.
+    /// Whether there is a file, folder or link at a path.
     pub(super) fn is_there(&self, path: &Beneath) -> bool {
         let found = self.open(path).ok().flatten();
         found.is_some_and(|(folder, name)| matches!(folder.look(&name), Ok(Some(_))))
@@ -118,7 +118,7 @@ pub(super) fn binary() -> Beneath {
     path(&format!("{PROGRAMS}/{}", target::BINARY))
 }
 
-/// Folder of all weights of this binary.
+/// Folder of the weights of all builds of this binary.
 pub(super) fn weights() -> Beneath {
     path(&format!("{WEIGHTS}/{}", target::BINARY))
 }
@@ -141,7 +141,7 @@ fn drop_in() -> Beneath {
     path(&format!("{folder}/10-hardware.conf"))
 }
 
-/// Link by which systemd starts the unit.
+/// Link by which systemd starts the unit at boot.
 fn wanted() -> Beneath {
     let unit = format!("{}.service", target::BINARY);
     path(&format!(
@@ -149,8 +149,8 @@ fn wanted() -> Beneath {
     ))
 }
 
-/// Contents of the files that this program writes itself. `brought`: weights lie outside of the
-/// binary.
+/// Texts of the installed files other than program and weights, by path. `brought`: whether weights
+/// are outside of the binary.
 fn texts(brought: bool) -> BTreeMap<Beneath, String> {
     let weights = match brought {
         true => format!("weights = \"/{}\"", weights()),
@@ -168,10 +168,10 @@ fn texts(brought: bool) -> BTreeMap<Beneath, String> {
     ])
 }
 
-/// Verifies and copies; nothing is started.
+/// Verifies and installs the files of a bundle; nothing is started.
 ///
 /// # Errors
-/// The file that is damaged, missing or cannot be written; the same command goes on.
+/// Names the file that is damaged, missing or cannot be written; the same command goes on.
 pub fn run(options: &Install) -> Result<(), Failure> {
     let root = Root::new(&options.root);
     let (program, brought) = chosen(&options.bundle, options.public_key.as_deref())?;
@@ -202,7 +202,7 @@ pub fn run(options: &Install) -> Result<(), Failure> {
     boot::print(&what_next(&root, unwritten.as_deref(), is_upgrade))
 }
 
-/// Program and weights of a bundle, opened, as its list of digests states them.
+/// Program and weights of a bundle, opened, with the digests of its list.
 fn chosen(bundle: &Path, key: Option<&Path>) -> Result<(Piece, Weights), Failure> {
     let opened = Dir::open(bundle).map_err(transfer::unreadable(bundle))?;
     let sums = Sums::read(&opened, key)?;
@@ -217,7 +217,7 @@ fn chosen(bundle: &Path, key: Option<&Path>) -> Result<(Piece, Weights), Failure
     Ok((Piece::inside(&opened, &program, digest)?, brought))
 }
 
-/// Renames the new files to their paths: the weights first, which the older binary ignores.
+/// Renames the new files to their paths: first the weights, which an older binary ignores.
 fn move_all(
     root: &Root,
     weights: Option<Stage>,
@@ -231,8 +231,7 @@ fn move_all(
     texts.try_for_each(|(path, text)| write(root, path, text))
 }
 
-/// Next steps for the operator; `unwritten`: settings that were not written as a file of settings
-/// exists.
+/// Next steps for the operator. `kept`: settings that were not written, since a file exists.
 fn what_next(root: &Root, unwritten: Option<&str>, is_upgrade: bool) -> String {
     let name = target::BINARY;
     let line = unwritten.and_then(|text| text.lines().find(|line| line.starts_with("weights")));
@@ -255,7 +254,7 @@ fn what_next(root: &Root, unwritten: Option<&str>, is_upgrade: bool) -> String {
     )
 }
 
-/// Copies the weights next to their path; none if they are inside the binary.
+/// Copies the weights into a folder next to their path; None if they are inside the binary.
 fn stage(root: &Root, brought: &Weights) -> Result<Option<Stage>, Failure> {
     if brought.is_empty() {
         return Ok(None);
@@ -268,7 +267,7 @@ fn stage(root: &Root, brought: &Weights) -> Result<Option<Stage>, Failure> {
     import::fill(brought, folder, &name, equal).map(Some)
 }
 
-/// Folders of the weights of all binaries that are installed.
+/// Folders of installed weights, of all binaries and builds.
 fn installed_weights(root: &Root) -> Vec<Dir> {
     let below = |dir: &Dir| -> Vec<Dir> {
         let names = dir.names().unwrap_or_default().into_iter();
@@ -280,7 +279,7 @@ fn installed_weights(root: &Root) -> Vec<Dir> {
     binaries.iter().flat_map(below).collect()
 }
 
-/// Links a file of another folder into this one if it is equal, byte by byte.
+/// Links a file of another folder into this one if both have equal bytes.
 fn link_equal(others: &[Dir], copy: &Copy<'_>, into: &Dir) -> io::Result<bool> {
     for other in others {
         let Ok(file) = other.read(&copy.to) else {
@@ -295,7 +294,7 @@ fn link_equal(others: &[Dir], copy: &Copy<'_>, into: &Dir) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Copies the program next to its path.
+/// Copies the program to a temporary file next to its path.
 fn stage_program(root: &Root, program: &Piece) -> Result<Output, Failure> {
     let unwritten = root.unwritable(&binary());
     let made = root.make(&binary());
@@ -323,7 +322,7 @@ pub(super) fn write(root: &Root, path: &Beneath, text: &str) -> Result<(), Failu
     written.map_err(root.unwritable(path))
 }
 
-/// Removes the files that [`run`] recorded, and folders that are empty then.
+/// Removes the files that [`run`] recorded, and folders that become empty.
 pub fn remove(options: &Uninstall) -> Result<(), Failure> {
     let root = Root::new(&options.root);
     let record = Record::read(&root)?;
@@ -350,7 +349,7 @@ pub fn remove(options: &Uninstall) -> Result<(), Failure> {
     boot::print(&said)
 }
 
-/// Removes unfinished files that a killed run left next to the paths of weights and files.
+/// Removes unfinished files that killed runs left next to the paths of installed files.
 fn forget_unfinished(root: &Root) -> io::Result<()> {
     if let Some((folder, name)) = root.open(&own_weights())? {
         stage::discard(&folder, &name)?;
@@ -363,7 +362,7 @@ fn forget_unfinished(root: &Root) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes the link to a unit that no longer exists.
+/// Removes systemd's link to a unit that no longer exists.
 fn forget_wanted(root: &Root) -> io::Result<()> {
     let Some((folder, name)) = root.open(&wanted())? else {
         return Ok(());
@@ -384,7 +383,7 @@ fn none_recorded(root: &Root) -> Result<(), Failure> {
         let problem = "no record of `install` names it; remove it by hand if it is of no use";
         return Err(Exit::Config.at(&root.shown(path), problem));
     }
-    // A run that was killed near its end leaves the folder.
+    // A run that was killed near its end may leave the folder.
     record::remove_if_empty(root, &weights());
     boot::print("nothing is installed\n")
 }

@@ -1,5 +1,4 @@
-//! Weights and bundles from one host to another, without a network: `import`, `bundle`, `install`,
-//! `uninstall`.
+//! Transfer of weights and bundles without a network: `import`, `bundle`, `install`, `uninstall`.
 //!
 //! A bundle is a folder: the binary, the files of the weights (whole or in parts), a script that
 //! only verifies and then starts the binary's `install`, and `SHA256SUMS`, which names every other
@@ -13,11 +12,11 @@ mod stage;
 pub mod sums;
 pub mod transfer;
 
-/// The list of digests, in the format of `sha256sum`.
+/// Name of the list of digests, which has the format of `sha256sum`.
 pub const SUMS: &str = "SHA256SUMS";
-/// Signature of the list of digests, by minisign.
+/// Name of the list's signature by minisign.
 pub const SIGNATURE: &str = "SHA256SUMS.minisig";
-/// Folder of a bundle with the files of the weights.
+/// Name of a bundle's folder with the files of the weights.
 pub const WEIGHTS: &str = "weights";
-/// The script of a bundle.
+/// Name of a bundle's script.
 pub const INSTALLER: &str = "install.sh";

@@ -1,4 +1,4 @@
-//! Record of installed files, so that `uninstall` removes these and nothing else.
+//! Record of installed files, so that `uninstall` removes these files and no others.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -14,17 +14,18 @@ use host::beneath::{Beneath, Dir, trusted};
 use model::target;
 use model::weights::hex::hex;
 
-/// Digests and paths below the root. Between an older and a newer run a path may have two digests.
+/// Paths below the root, with digests. While a newer version is being installed a path may have two
+/// digests.
 #[derive(Clone, Debug, Default)]
 pub struct Record(BTreeSet<(Beneath, String)>);
 
-/// Path of the record: beside the folder of the weights.
+/// Path of the record, next to the folder of the weights.
 pub fn record_path() -> Beneath {
     let name = format!("{}.installed", install::weights());
     Beneath::parse(&name).expect("paths of this program are plain")
 }
 
-/// Digest of a text as the record states it.
+/// Digest of a text in the form of the record.
 pub fn digest_of(text: &str) -> String {
     hex(&Sha256::digest(text))
 }
@@ -33,7 +34,7 @@ impl Record {
     /// Reads the record of an earlier run; empty if there is none.
     ///
     /// # Errors
-    /// If it is another user's, or damaged.
+    /// If the record is another user's, or damaged.
     pub fn read(root: &Root) -> Result<Record, Failure> {
         let shown = root.shown(&record_path());
         let failed = unreadable(&shown);
@@ -61,14 +62,14 @@ impl Record {
         Ok(Record(lines.collect::<Result<_, _>>()?))
     }
 
-    /// Writes the record, writable by the user of this process alone.
+    /// Writes the record, writable only by the user of this process.
     pub fn write(&self, root: &Root) -> Result<(), Failure> {
         let lines = self.0.iter();
         let lines = lines.map(|(path, digest)| format!("{digest}  {path}\n"));
         install::write(root, &record_path(), &lines.collect::<String>())
     }
 
-    /// Removes the record.
+    /// Removes the record's file.
     pub fn forget(root: &Root) -> Result<(), Failure> {
         let removed = root.open(&record_path()).and_then(|found| match found {
             None => Ok(()),
@@ -89,7 +90,7 @@ impl Record {
         self.0.insert((path, digest));
     }
 
-    /// Adds weights that lie in `folder` and will have the path `to`.
+    /// Adds weights that are in `folder` and will have the path `to`.
     pub fn add_weights(
         &mut self,
         weights: &Weights,
@@ -109,18 +110,18 @@ impl Record {
         Ok(())
     }
 
-    /// Adds the lines of `other` for a path.
+    /// Adds the entries of `other` for a path.
     pub fn keep(&mut self, other: &Record, path: &Beneath) {
         let lines = other.0.iter().filter(|(found, _)| found == path);
         self.0.extend(lines.cloned());
     }
 
-    /// Record with the lines of both.
+    /// Record with the entries of both.
     pub fn with(&self, other: &Record) -> Record {
         Record(self.0.union(&other.0).cloned().collect())
     }
 
-    /// Paths that `other` does not name.
+    /// Entries of paths that `other` does not have.
     pub fn without(&self, other: &Record) -> Record {
         let named: BTreeSet<&Beneath> = other.paths().collect();
         let lines = self.0.iter().filter(|(path, _)| !named.contains(path));
@@ -131,8 +132,8 @@ impl Record {
         self.0.contains(&(path.clone(), digest.to_string()))
     }
 
-    /// Removes the recorded files, except those that were changed since; returns a line about each
-    /// of these.
+    /// Removes the recorded files, except for those changed since; returns a line about each of
+    /// these.
     pub fn remove(&self, root: &Root) -> Result<String, Failure> {
         let mut stays = String::new();
         for path in self.paths().collect::<BTreeSet<_>>() {
@@ -145,8 +146,8 @@ impl Record {
         Ok(stays)
     }
 
-    /// Removes a file; returns whether it is gone. Files of weights are not read before, since
-    /// nobody edits them.
+    /// Removes a file; returns whether it is gone. Digests of weights are not checked before, since
+    /// nobody edits weights.
     fn remove_one(&self, root: &Root, path: &Beneath) -> io::Result<bool> {
         let Some((folder, name)) = root.open(path)? else {
             return Ok(true);
@@ -168,8 +169,8 @@ impl Record {
     }
 }
 
-/// Removes the folder `path`, or the folder that holds a file of this path, if it is empty: other
-/// files in it belong to somebody else.
+/// Removes the folder `path` and the folder around it, each only if `install` made it and it is
+/// empty.
 pub fn remove_if_empty(root: &Root, path: &Beneath) {
     for path in [Some(path.clone()), path.split().0].into_iter().flatten() {
         if is_ours(&path)
@@ -180,7 +181,7 @@ pub fn remove_if_empty(root: &Root, path: &Beneath) {
     }
 }
 
-/// Whether a folder is one that `install` makes, not one of the system's.
+/// Whether `install` makes a folder, which is then not one of the system's.
 fn is_ours(path: &Beneath) -> bool {
     let name = path.split().1;
     let of_atlas = ["var/lib/atlas", "etc/atlas"];
@@ -189,7 +190,7 @@ fn is_ours(path: &Beneath) -> bool {
         || name.as_str().ends_with(".service.d")
 }
 
-/// Whether the package manager's list of the files of this binary's package names a path.
+/// Whether a path is in the package manager's file list of this binary's package.
 pub fn is_packaged(root: &Root, path: &Beneath) -> bool {
     let info = Beneath::parse("var/lib/dpkg/info/list").expect("a plain path");
     let Ok(Some((folder, _))) = root.open(&info) else {

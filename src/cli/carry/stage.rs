@@ -1,4 +1,4 @@
-//! A folder that is filled under an unpredictable name, and renamed at once when it is complete.
+//! A folder that is filled under an unpredictable name, and renamed once it is complete.
 
 use std::fs::{File, Permissions, TryLockError};
 use std::io;
@@ -28,7 +28,7 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Continues a folder that an earlier run of this user left next to `name`, or makes one.
+    /// Opens a folder that an earlier run of this user left next to `name`, or makes one.
     ///
     /// # Errors
     /// `ResourceBusy` while another run fills it; the operating system's error.
@@ -38,7 +38,7 @@ impl Stage {
             if is_private(&dir.stat()?) {
                 return Stage::lock(parent, name, beside, dir);
             }
-            // The folder was renamed to its final name and then exchanged for a newer one.
+            // This folder was complete, and was then exchanged for a newer one.
             discard_one(&parent, &beside)?;
         }
         let beside = beside(&name);
@@ -53,7 +53,7 @@ impl Stage {
         let handle = dir.readable()?;
         match handle.try_lock() {
             Err(TryLockError::WouldBlock) => return Err(busy()),
-            // The file system has no locks.
+            // Without locks in the file system, the run goes on without.
             Err(TryLockError::Error(_)) | Ok(()) => {}
         }
         Ok(Stage {
@@ -74,13 +74,13 @@ impl Stage {
         self.parent.shown(&self.beside)
     }
 
-    /// Removes files that an earlier run left and that are not `wanted`.
+    /// Removes files of an earlier run that are not `wanted`.
     pub fn keep(&self, wanted: impl Fn(&Beneath) -> bool) -> io::Result<()> {
         let mut others = self.dir.names()?.into_iter().filter(|name| !wanted(name));
         others.try_for_each(|name| self.dir.remove(&name))
     }
 
-    /// Checks that the name still leads to the folder that was filled.
+    /// Checks that the temporary name still leads to the folder that was filled.
     fn check_own(&self) -> io::Result<()> {
         let identity = |stat: Stat| (stat.st_dev, stat.st_ino);
         let found = self.parent.look(&self.beside)?.map(identity);
@@ -91,7 +91,7 @@ impl Stage {
     }
 
     /// Renames the folder to its final name. An older folder of that name is removed afterwards;
-    /// processes that have its files open go on with these.
+    /// processes can go on with its open files.
     ///
     /// # Errors
     /// The operating system's error; the older folder is still there then.
@@ -123,7 +123,7 @@ fn exchanged() -> io::Error {
     refusal(problem)
 }
 
-/// Exchanges two names at once where the file system can.
+/// Exchanges two names, atomically if the file system supports that.
 fn exchange(parent: &Dir, new: &Beneath, old: &Beneath) -> Result<(), Errno> {
     match parent.rename(new, old, RenameFlags::EXCHANGE) {
         Err(Errno::INVAL | Errno::NOSYS) => {
@@ -139,7 +139,7 @@ fn exchange(parent: &Dir, new: &Beneath, old: &Beneath) -> Result<(), Errno> {
 /// Removes folders that killed runs left next to `name`.
 ///
 /// # Errors
-/// `ResourceBusy` while a run goes on; the operating system's error.
+/// `ResourceBusy` while another run fills one; the operating system's error.
 pub fn discard(parent: &Dir, name: &Beneath) -> io::Result<()> {
     let mut left = leavings(parent, name).into_iter();
     left.try_for_each(|beside| discard_one(parent, &beside))
@@ -154,7 +154,7 @@ fn discard_one(parent: &Dir, beside: &Beneath) -> io::Result<()> {
     parent.remove_folder(beside)
 }
 
-/// Folders of this user with names that [`beside`] made of `name`.
+/// Folders of this user next to `name` whose names [`beside`] may have made.
 fn leavings(parent: &Dir, name: &Beneath) -> Vec<Beneath> {
     let found = parent.names().unwrap_or_default().into_iter();
     let found = found.filter(|found| is_beside(found, name));

@@ -1,4 +1,4 @@
-//! Lists of digests, as `sha256sum` writes them, and their signatures.
+//! Lists of digests in the format of `sha256sum`, and their signatures.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +11,7 @@ use super::{SIGNATURE, SUMS};
 use crate::cli::{Exit, Failure};
 use host::beneath::{Beneath, Dir};
 
-/// Bytes of a list or signature at most; a list of a thousand files has a tenth of it.
+/// Bytes of the largest list or signature; a list of a thousand files has a tenth of this.
 const TEXT_BYTES_MAX: u64 = 1 << 20;
 
 /// Digest of each file, in lower-case hexadecimal digits, by its path in the folder of the list.
@@ -19,10 +19,10 @@ const TEXT_BYTES_MAX: u64 = 1 << 20;
 pub struct Sums(pub BTreeMap<Beneath, String>);
 
 impl Sums {
-    /// Reads the list of a folder. With a file of a public key its signature must be valid.
+    /// Reads the list of a folder; with a public key in the file `key`, checks its signature.
     ///
     /// # Errors
-    /// `Config` when the list or the signature is not as it should be, `Io` when it cannot be read.
+    /// `Config` when the list or the signature is invalid, `Io` when one cannot be read.
     pub fn read(folder: &Dir, key: Option<&Path>) -> Result<Sums, Failure> {
         let shown = folder.path().join(SUMS);
         let text = text(folder, SUMS).map_err(|why| {
@@ -38,7 +38,7 @@ impl Sums {
     /// Reads the text of a list.
     ///
     /// # Errors
-    /// Names the line.
+    /// Names the invalid line.
     pub fn parse(text: &str) -> Result<Sums, String> {
         let mut sums = BTreeMap::new();
         for (ix, text) in text.split_terminator('\n').enumerate() {
@@ -52,7 +52,7 @@ impl Sums {
         Ok(Sums(sums))
     }
 
-    /// The text that [`Sums::parse`] reads.
+    /// Text of the list, as [`Sums::parse`] reads it.
     pub fn text(&self) -> String {
         let lines = self.0.iter();
         let lines = lines.map(|(path, digest)| format!("{digest}  {path}\n"));
@@ -60,10 +60,10 @@ impl Sums {
     }
 }
 
-/// Reads a line of such a list.
+/// Reads a line of a list.
 ///
 /// # Errors
-/// The rule that it breaks.
+/// The rule that the line breaks.
 pub fn line(text: &str) -> Result<(Beneath, String), String> {
     let (digest, path) = text.split_once("  ").unwrap_or(("", text));
     let is_digit = |byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f');

@@ -1,5 +1,5 @@
-//! Files copied with progress lines, verified while they are read, and resumed where an earlier run
-//! stopped.
+//! Copies of files with progress lines, verified while they are read, and resumed after an
+//! interruption.
 
 use std::fs::{File, Permissions};
 use std::io::{self, Seek, SeekFrom, Write};
@@ -19,8 +19,8 @@ use model::weights::hex::hex;
 /// Bytes that are read at once.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// A whole file, or one of its parts in a bundle. It is opened when it is found, so that the copied
-/// file is the one that was checked.
+/// A whole file, or a part of one in a bundle, opened when it is found, so that the copied file is
+/// the one that was checked.
 #[derive(Debug)]
 pub struct Piece {
     file: File,
@@ -32,7 +32,7 @@ pub struct Piece {
 }
 
 impl Piece {
-    /// A piece of the size that the regular file has now.
+    /// A piece with the current size of a regular file.
     pub fn of(file: File, shown: PathBuf, sha256: Option<String>) -> Result<Piece, Failure> {
         let found = file.metadata().map_err(unreadable(&shown))?;
         Ok(Piece {
@@ -43,7 +43,7 @@ impl Piece {
         })
     }
 
-    /// A piece that is a file in a folder.
+    /// A piece that is a file in a folder, with a stated digest.
     pub fn inside(folder: &Dir, path: &Beneath, sha256: &str) -> Result<Piece, Failure> {
         let shown = folder.shown(path);
         let file = folder.read(path).map_err(unreadable(&shown))?;
@@ -73,7 +73,7 @@ impl Copy<'_> {
         self.pieces.iter().map(|piece| piece.bytes).sum()
     }
 
-    /// Whether `file` holds the pieces and nothing else; reads it.
+    /// Whether `file` has exactly the pieces' bytes; reads it.
     pub fn is_in(&self, file: &File) -> io::Result<bool> {
         let mut at = 0;
         for piece in self.pieces {
@@ -87,8 +87,8 @@ impl Copy<'_> {
     }
 }
 
-/// Makes all files in order, in a folder that only this run writes to. Bytes that an earlier run
-/// wrote are compared instead of copied.
+/// Makes all files in order, in a folder that only this run writes to. Bytes of an earlier run are
+/// verified instead of copied.
 ///
 /// # Errors
 /// Names the file that is damaged or cannot be read or written, and how to go on.
@@ -109,10 +109,10 @@ fn require_space(copies: &[Copy<'_>], into: &Dir) -> Result<(), Failure> {
     enough(into, needed)
 }
 
-/// Refuses bytes that the disk of a folder has no space for.
+/// Refuses to write `needed` bytes if the disk of a folder has no space for them.
 ///
 /// # Errors
-/// Bytes that are needed and free.
+/// The numbers of bytes needed and free.
 pub fn enough(folder: &Dir, needed: u64) -> Result<(), Failure> {
     let space = folder.readable().map(fstatvfs);
     let Ok(Ok(found)) = space else {
@@ -133,7 +133,7 @@ fn one(copy: &Copy<'_>, into: &Dir, meter: &mut Meter) -> Result<(), Failure> {
     bring(copy, &mut file, &path, meter)
 }
 
-/// Copies all pieces into one open file, which `path` names in messages.
+/// Copies all pieces into one open file, whose path for messages is `path`.
 ///
 /// # Errors
 /// Names the piece that is damaged or cannot be read, or the file that cannot be written.
@@ -154,7 +154,7 @@ fn bring(copy: &Copy<'_>, file: &mut File, path: &Path, meter: &mut Meter) -> Re
     ended.map_err(unwritable(path))
 }
 
-/// Opens the file that an earlier run left, or makes it.
+/// Opens the file of an earlier run, or makes it.
 fn opened(copy: &Copy<'_>, into: &Dir) -> io::Result<File> {
     if let (Some(folder), _) = copy.to.split() {
         into.make_folder(&folder, 0o755)?;
@@ -166,7 +166,7 @@ fn opened(copy: &Copy<'_>, into: &Dir) -> io::Result<File> {
     into.create(&copy.to, 0o600)
 }
 
-/// Makes `file` equal to the piece from `start` on.
+/// Makes `file` from byte `start` on equal to the piece.
 fn piece_into(
     piece: &Piece,
     file: &mut File,
@@ -198,7 +198,7 @@ fn piece_into(
     Ok(())
 }
 
-/// Digest of a piece whose first `resumed` bytes are read from the new file instead.
+/// Digest of a piece; copies all but the first `kept` bytes, which are read from the new file.
 fn continued(
     piece: &Piece,
     file: &mut File,
@@ -230,11 +230,10 @@ fn continued(
     Ok(hex(&digest.finalize()))
 }
 
-/// Appends the bytes of a file from `start` on, at most `most` of them, to another; returns their
-/// digest.
+/// Appends at most `most` bytes of a piece from `start` on to a file; returns their digest.
 ///
 /// # Errors
-/// If one cannot be read or the other cannot be written.
+/// If the piece cannot be read or the file cannot be written.
 pub fn copy_range(
     from: &Piece,
     start: u64,
@@ -249,8 +248,7 @@ pub fn copy_range(
     Ok(hex(&digest.finalize()))
 }
 
-/// Passes the bytes of a file from `at` on, at most `most` of them, to `digest` and `take`; returns
-/// how many there were.
+/// Passes at most `most` bytes of a file from `at` on to `take`; returns their number.
 fn each_chunk<E>(
     file: &File,
     at: u64,
@@ -276,7 +274,7 @@ fn each_chunk<E>(
     Ok(done)
 }
 
-/// Digest of the bytes of a file from `at` on, at most `most` of them.
+/// Digest of at most `most` bytes of a file from `at` on.
 pub fn digest(file: &File, at: u64, most: u64) -> io::Result<String> {
     let mut digest = Sha256::new();
     each_chunk(file, at, most, |why| why, &mut digest, |_| Ok(()))?;

@@ -1,4 +1,4 @@
-//! `connect --check`: what a client sends first, sent to the server, and the answers.
+//! `connect --check`: sends a client's first request to the server and reports the answer.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use crate::bench::client::{Connection, Endpoint, Outgoing};
 use crate::cli::{Exit, Failure};
 use crate::start::machine::{self, Finding};
 
-/// Longest wait for the first token: an agent's prompt is long, and may wait for other requests.
+/// Longest wait for the first token: an agent's prompt is long, and may have to wait for others.
 const FIRST_TOKEN_TIMEOUT: Duration = Duration::from_secs(300);
 /// Characters of an answer that are shown.
 const SHOWN_CHARS_MAX: usize = 40;
 
-/// Recorded requests of a client, one a line in their order; texts of agents are shortened in them.
+/// Recorded requests of a client, one per line in order; texts of agents are shortened.
 macro_rules! recording {
     ($name:literal) => {
         include_str!(concat!(
@@ -28,7 +28,7 @@ macro_rules! recording {
     };
 }
 
-/// Prints a line for each step.
+/// Prints a line for each step of the check.
 ///
 /// # Errors
 /// If the address is not valid, or a step failed.
@@ -40,7 +40,7 @@ pub(super) fn run(options: &Connect) -> Result<(), Failure> {
     machine::report(&runtime.block_on(steps(options, &endpoint)))
 }
 
-/// The steps of a check: each with what was sent, and the answer or the error.
+/// Findings of the check: each request, with the answer or the error.
 async fn steps(options: &Connect, endpoint: &Endpoint) -> Vec<Finding> {
     let mut connection = match endpoint.connect().await {
         Ok(connection) => connection,
@@ -49,7 +49,7 @@ async fn steps(options: &Connect, endpoint: &Endpoint) -> Vec<Finding> {
     let listed = listed(&mut connection, &options.model).await;
     let (sender, outgoing) = first(options);
     let sent = format!("POST {} {sender}", outgoing.path);
-    // The server may have answered and closed the connection before all was sent.
+    // A new connection, since the server may have closed the last one after its answer.
     let came = match endpoint.connect().await {
         Ok(mut connection) => timeout(FIRST_TOKEN_TIMEOUT, connection.first_text(outgoing)).await,
         Err(why) => Ok(Err(why)),
@@ -84,7 +84,7 @@ async fn listed(connection: &mut Connection, model: &str) -> Result<String, Stri
     }
 }
 
-/// Words for messages about who sends the first request of a client, and the request.
+/// Origin of a client's first request, for messages, and the request.
 fn first(options: &Connect) -> (String, Outgoing) {
     let recorded = match options.client {
         Client::Claude => recording!("claude-edit"),
@@ -123,7 +123,7 @@ fn first(options: &Connect) -> (String, Outgoing) {
     (format!("as {sender} sends it first{cut}"), outgoing)
 }
 
-/// The smallest request of a client of which none was recorded.
+/// A minimal request, for a client without a recording.
 fn least(options: &Connect) -> (String, Outgoing) {
     // The names of these clients are of one word each.
     let name = format!("{:?}", options.client).to_lowercase();

@@ -1,5 +1,5 @@
-//! Settings of each client as a text to copy. Where their form has comments, the first says where
-//! they belong.
+//! Settings of each client as a text to copy. If the form has comments, the first one states the
+//! settings' place.
 
 use std::fmt::Write;
 
@@ -10,7 +10,7 @@ use super::{
 };
 use model::target;
 
-/// The settings of the client that is asked for.
+/// Settings of the chosen client.
 pub(super) fn of(options: &Connect) -> String {
     match options.client {
         Client::Claude => {
@@ -32,7 +32,7 @@ pub(super) fn of(options: &Connect) -> String {
     }
 }
 
-/// Address of the OpenAI API.
+/// Base URL of the OpenAI API.
 fn v1(options: &Connect) -> String {
     format!("{}/v1", base(options))
 }
@@ -49,7 +49,7 @@ fn file(location: &str, content: &Value) -> String {
     format!("// {location}\n{content:#}\n")
 }
 
-/// Lines of a shell that write a file in a form without comments.
+/// Shell commands that write a file whose form has no comments.
 fn written(location: &str, content: &Value) -> String {
     format!("cat > {location} <<'END'\n{content:#}\nEND\n")
 }
@@ -112,7 +112,7 @@ fn cline(options: &Connect) -> String {
     )
 }
 
-/// Aider knows the context of models by their names alone, so a file states it.
+/// Aider knows only the contexts of models by name, so a file states this model's.
 fn aider(options: &Connect) -> String {
     let Connect { model, key, .. } = options;
     let location = format!("in the shell that starts `aider --model openai/{model}`");

@@ -4,7 +4,7 @@ use argh::FlagInfo;
 
 use super::{Command, is_path, shown, value, verbs};
 
-/// A function for bash-completion: verbs, then the verb's flags and files.
+/// Function for bash-completion, which completes verbs, then the verb's flags and files.
 pub fn bash(command: &Command, name: &str) -> String {
     let mut cases = String::new();
     let mut paths = String::new();
@@ -51,7 +51,7 @@ complete -F _{name} {name}
     )
 }
 
-/// Cases of a shell script that recognise verbs of two words, under which flags are looked up.
+/// Cases of a shell script that join verbs of two words to one key for their flags.
 fn nested(command: &Command) -> String {
     let verbs = verbs(command);
     let two = verbs.iter().filter(|(words, _)| words.len() > 1);
@@ -59,7 +59,7 @@ fn nested(command: &Command) -> String {
         .collect()
 }
 
-/// A function for zsh's completion system.
+/// Function for zsh's completion system.
 pub fn zsh(command: &Command, name: &str) -> String {
     let mut out = format!("#compdef {name}\n\n_atlas_verbs() {{\n    local -a verbs=(\n");
     for verb in &command.commands {
@@ -108,7 +108,7 @@ fn zsh_flag(flag: &FlagInfo<'static>) -> String {
     quoted(&format!("{}[{escaped}]{value}", flag.long))
 }
 
-/// A file of `complete` lines for fish.
+/// Lines of `complete` for fish.
 pub fn fish(command: &Command, name: &str) -> String {
     let mut out = format!("# fish completion of {name}\n");
     for verb in &command.commands {
@@ -144,7 +144,7 @@ fn fish_flag(flag: &FlagInfo<'static>) -> String {
     format!("-l {long}{value} -d {}", quoted(flag.description))
 }
 
-/// Text in single quotes, as all three shells take them.
+/// Text in single quotes, escaped for all three shells.
 fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', "’"))
 }

@@ -1,10 +1,10 @@
-//! The manual page, in the `man(7)` macros.
+//! The manual page in `man(7)` macros.
 
 use argh::{FlagInfo, PositionalInfo};
 
 use super::{Build, Command, is_required, shown, value, verbs};
 
-/// The page of section 1.
+/// Page of section 1 about `command`.
 pub fn page(command: &Command, build: &Build<'_>) -> String {
     let Build {
         name,
@@ -89,7 +89,7 @@ fn option(flag: &FlagInfo<'static>) -> String {
     )
 }
 
-/// Text that begins with a capital and ends with a full stop.
+/// A text with a capital at its start and a full stop at its end.
 fn sentence(text: &str) -> String {
     let mut letters = text.chars();
     let first = letters.next().map(|c| c.to_uppercase().collect());
@@ -98,7 +98,7 @@ fn sentence(text: &str) -> String {
     plain(&format!("{first}{}{end}", letters.as_str()))
 }
 
-/// Text that roff takes as it stands.
+/// A text escaped for roff.
 fn plain(text: &str) -> String {
     let text = text.replace('\\', "\\e").replace('-', "\\-");
     match text.starts_with(['.', '\'']) {

@@ -17,25 +17,25 @@ use crate::random;
 
 use super::usage::{Tally, usage_json};
 
-/// Log-probability of a token that cannot be chosen, since JSON has no infinity.
+/// Log-probability reported for a token that cannot be chosen, since JSON has no infinity.
 pub const LOGPROB_LEAST: f32 = -9999.0;
 
-/// Members that all JSON of one answer repeats.
+/// Members that a whole answer and each chunk of a stream repeat.
 #[derive(Clone, Debug)]
 pub struct Identity {
     pub id: String,
     /// Seconds since 1970.
     pub created: u64,
     pub model: String,
-    /// The request names the function to call: the reply that calls it finishes with "stop", as it
-    /// does in OpenAI's API and in vLLM. Other calls finish with "tool_calls".
+    /// Whether the request names the function to call: a reply with that call finishes with "stop",
+    /// as it does in OpenAI's API and in vLLM. Replies with other calls finish with "tool_calls".
     pub call_named: bool,
-    /// Parts of the request that are not enforced.
+    /// Warnings for the client about parts of the request that are not enforced.
     warnings: Vec<String>,
 }
 
 impl Identity {
-    /// `prefix` of the id states what kind of answer it is.
+    /// Identity of a new answer, whose id is `prefix` and random digits.
     pub fn new(prefix: &str, model: &str, warnings: Vec<String>) -> Identity {
         Identity {
             id: format!("{prefix}-{}", random::hex()),
@@ -46,7 +46,7 @@ impl Identity {
         }
     }
 
-    /// An answer of the kind `object` that does not stream.
+    /// A whole answer of the kind `object`, such as `chat.completion`.
     pub fn whole(&self, object: &str, choices: Vec<Value>, usage: Usage) -> Value {
         let mut answer = json!({
             "id": self.id,
@@ -76,7 +76,7 @@ fn call_id(model: &ChatModel) -> String {
     model.call_ids().shaped(&id).into_owned()
 }
 
-/// One position in the form of the API.
+/// Log-probabilities of one token in the form of the API.
 pub fn logprob_json(model: &ChatModel, id: TokenId, logprobs: &TokenLogprobs) -> Value {
     let entry = |id: TokenId, logprob: f32| {
         let bytes = model.tokenizer.token_bytes(id);
@@ -92,7 +92,7 @@ pub fn logprob_json(model: &ChatModel, id: TokenId, logprobs: &TokenLogprobs) ->
     position
 }
 
-/// One reply in the form of the API.
+/// One reply, complete, in the form of the API.
 fn choice_json(
     model: &ChatModel,
     identity: &Identity,
@@ -147,7 +147,7 @@ pub fn whole_answer(
 /// A token and its log-probabilities.
 type Scores = (TokenId, TokenLogprobs);
 
-/// Log-probabilities for the next chunk, or for the whole answer.
+/// Log-probabilities in JSON for the next chunk, or for the whole answer.
 #[derive(Clone, Debug, Default)]
 struct Waiting {
     content: Vec<Value>,
@@ -174,19 +174,18 @@ impl Waiting {
     }
 }
 
-/// Events of a stream of the completions APIs, each of which repeats the same head.
+/// Writer of the chunks of a stream, each of which repeats the same head.
 #[derive(Debug)]
 pub struct Chunks {
-    /// From `data: {` to the opening of `choices`.
+    /// Text of a chunk from `data: {` to the opening of `choices`.
     head: String,
-    /// Head of the first chunk, until that is written: it also has the warnings of what is not
-    /// enforced.
+    /// Head of the first chunk, which also has the warnings; None once that is written.
     first: Option<String>,
     pub tally: Tally,
 }
 
 impl Chunks {
-    /// Chunks of the kind `object`.
+    /// Writer of chunks whose `object` member is `object`.
     pub fn new(identity: &Identity, object: &str, tally: Tally) -> Chunks {
         let (id, model) = (json!(identity.id), json!(identity.model));
         let created = identity.created;
@@ -207,7 +206,7 @@ impl Chunks {
         }
     }
 
-    /// Appends one with the choice that `write_choice` writes.
+    /// Appends one chunk with the choice that `write_choice` writes.
     pub fn write(&mut self, out: &mut Vec<u8>, write_choice: impl FnOnce(&mut Vec<u8>)) {
         let first = self.first.take();
         out.extend_from_slice(first.as_ref().unwrap_or(&self.head).as_bytes());
@@ -246,7 +245,7 @@ impl ChunkWriter {
         }
     }
 
-    /// Appends one event with the delta's fields that `write_fields` writes.
+    /// Appends one chunk with the delta's fields that `write_fields` writes.
     fn chunk(
         &mut self,
         index: usize,
@@ -314,7 +313,7 @@ impl Writer for ChunkWriter {
     }
 }
 
-/// The fields of a chunk's delta.
+/// Writes the fields of a chunk's member `delta`.
 fn write_delta(model: &ChatModel, delta: &Delta, out: &mut Vec<u8>) {
     let text = |out: &mut Vec<u8>, name: &str, text: &str| {
         let _ = write!(out, "\"{name}\":");

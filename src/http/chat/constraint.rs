@@ -16,8 +16,8 @@ pub fn policy(object: &Object<'_>) -> Result<ToolPolicy, ApiError> {
     ToolPolicy::read(object, (tools, &[]), "a function by its name", chosen)
 }
 
-/// Choice that `{"type": "function", "function": {"name": …}}` or `{"type": "allowed_tools",
-/// "allowed_tools": {"mode": …, "tools": […]}}` chooses.
+/// Policy of a `tool_choice` that is an object: `{"type": "function", "function": {"name": …}}` or
+/// `{"type": "allowed_tools", "allowed_tools": {"mode": …, "tools": […]}}`.
 fn chosen(choice: &Object<'_>, tools: Vec<Value>) -> Result<ToolPolicy, ApiError> {
     let kind = choice.require("type")?;
     match kind.string()? {

@@ -31,7 +31,7 @@ fn add(object: &Object<'_>, transcript: &mut Transcript) -> Result<(), ApiError>
         "system" | "developer" => plain(object, "system"),
         "user" => plain(object, "user"),
         "assistant" => assistant(object),
-        // Functions were what this API had before tools.
+        // The role `function` dates from before this API had tools.
         "tool" | "function" => return tool_result(object, transcript),
         _ => Err(role.error("must be system, developer, user, assistant, tool or function")),
     }?);
@@ -67,7 +67,7 @@ fn assistant(object: &Object<'_>) -> Result<Value, ApiError> {
     let content = content.transpose()?;
     let refusal = object.optional_string("refusal")?;
     let reasoning = reasoning(object)?;
-    // A turn that was cancelled before its first token may have neither.
+    // A message whose generation was cancelled before its first token has no content.
     let (mut text, thoughts) = content.unwrap_or_default();
     text.push_str(refusal.unwrap_or_default());
     let reasoning = reasoning.unwrap_or(thoughts);
@@ -75,7 +75,7 @@ fn assistant(object: &Object<'_>) -> Result<Value, ApiError> {
     Ok(transcript::assistant(&text, reasoning, calls))
 }
 
-/// Text of an assistant, and its thoughts in parts of the same content.
+/// Text of an assistant's message, and the reasoning among the parts of its content.
 fn said(field: &Field<'_>) -> Result<(String, String), ApiError> {
     if !field.value.is_array() {
         return Ok((content(field)?, String::new()));
@@ -93,7 +93,7 @@ fn said(field: &Field<'_>) -> Result<(String, String), ApiError> {
     Ok((text, thoughts))
 }
 
-/// Reasoning of the first field that has some, of those in which clients send it back.
+/// Reasoning of the first field that has some; clients send reasoning back under several names.
 fn reasoning(object: &Object<'_>) -> Result<Option<String>, ApiError> {
     for name in ["reasoning_content", "reasoning", "reasoning_details"] {
         if let Some(field) = object.get(name) {
@@ -106,8 +106,8 @@ fn reasoning(object: &Object<'_>) -> Result<Option<String>, ApiError> {
     Ok(None)
 }
 
-/// Text of reasoning: a string, a part with it under one of some names, or a list of either. Parts
-/// that another server encrypted cannot be read.
+/// Text of reasoning: a string, an object with it under one of several names, or a list of either.
+/// Objects that another server encrypted count as empty.
 fn thought(field: &Field<'_>) -> Result<String, ApiError> {
     match field.value {
         Value::String(text) => Ok(text.clone()),
@@ -121,7 +121,7 @@ fn thought(field: &Field<'_>) -> Result<String, ApiError> {
     }
 }
 
-/// A string, or a list of text parts that are joined.
+/// Text of a content: a string, or a list of text parts, which are joined.
 fn content(field: &Field<'_>) -> Result<String, ApiError> {
     if let Value::String(text) = field.value {
         return Ok(text.clone());
@@ -139,7 +139,7 @@ fn text_part(field: &Field<'_>) -> Result<String, ApiError> {
     let object = field.object()?;
     let kind = object.require("type")?;
     match kind.string()? {
-        // Parts in histories of the Responses API have its types.
+        // Histories of the Responses API have parts of the types `input_text` and `output_text`.
         "text" | "input_text" | "output_text" => Ok(object.require("text")?.string()?.to_string()),
         "image_url" | "input_audio" | "file" | "video_url" | "audio_url" | "input_image"
         | "input_file" => Err(kind.error("this server reads text only")),
@@ -156,7 +156,7 @@ fn result_part(field: &Field<'_>) -> Result<String, ApiError> {
     }
 }
 
-/// Calls of an assistant's message; `function_call` is the older form, of one call.
+/// Calls of an assistant's message; its field `function_call` is the older form, of one call.
 fn calls(object: &Object<'_>) -> Result<Vec<Value>, ApiError> {
     let calls = object.items("tool_calls", TOOL_CALLS_MAX)?;
     let mut calls = calls
@@ -176,7 +176,7 @@ fn called(function: &Object<'_>) -> Result<Value, ApiError> {
     Ok(json!({"name": name, "arguments": arguments}))
 }
 
-/// The tool named by a call with one free text, which becomes its argument [`CUSTOM_ARGUMENT`].
+/// Call of a custom tool, whose free text becomes its argument [`CUSTOM_ARGUMENT`].
 fn called_with_text(custom: &Object<'_>) -> Result<Value, ApiError> {
     let name = custom.require("name")?.string()?;
     let input = custom.require("input")?.string()?;

@@ -1,4 +1,4 @@
-//! `POST /v1/chat/completions`.
+//! Handler of `POST /v1/chat/completions`.
 
 pub mod answer;
 mod constraint;

@@ -24,21 +24,21 @@ use super::constraint;
 use super::messages;
 use super::usage::UsageReport;
 
-/// Fields of the length of a reply; the last one that is present counts.
+/// Fields that state the length of a reply; the last one of these that is present counts.
 const LENGTHS: &[&str] = &["n_predict", "max_tokens", "max_completion_tokens"];
 
-/// A checked request.
+/// A checked request for a chat completion.
 #[derive(Debug)]
 pub struct ChatRequest {
     pub ask: Ask,
-    /// The request names the function to call.
+    /// Whether the request names the function to call.
     pub call_named: bool,
     pub stream: bool,
     pub usage: UsageReport,
 }
 
 impl ChatRequest {
-    /// Reads a body.
+    /// Reads the body of a request.
     pub fn parse(body: &Value, facts: &Facts) -> Result<ChatRequest, ApiError> {
         let object = Object::root(body)?;
         check_model(&object)?;
@@ -46,7 +46,7 @@ impl ChatRequest {
         let messages = messages::messages(&object.require("messages")?)?;
         let policy = constraint::policy(&object)?;
         let parallel_tool_calls = object.boolean("parallel_tool_calls", true)?;
-        // If calls are required `response_format` does not apply; else it is that of an answer.
+        // If calls are required `response_format` does not apply; else it is the form of an answer.
         let format = response_format::asked(&object)?;
         let rule = tool_policy::combined(&policy, format, parallel_tool_calls, facts)?;
         let stream = object.boolean("stream", false)?;

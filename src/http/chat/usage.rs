@@ -9,22 +9,22 @@ use crate::error::ApiError;
 use crate::fields::Object;
 use crate::generate::generation::Settled;
 
-/// Chunks of a stream that have the usage.
+/// Chunks of a stream in which usage is reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UsageReport {
     Never,
-    /// A last chunk of its own.
+    /// Usage is reported in a last chunk without choices.
     AtEnd,
     /// The last chunk, and each chunk before with the usage so far.
     Running,
 }
 
 impl UsageReport {
-    /// Reads `stream_options`; by `usage` OpenRouter's clients ask for the last chunk, of whole
-    /// answers too, which always have it.
+    /// Reads `stream_options`; OpenRouter's clients ask for the last chunk by the field `usage`.
+    /// Whole answers always have usage.
     ///
     /// # Errors
-    /// When `stream_options` is there without a stream, or asks for running counts alone.
+    /// When `stream_options` comes without `stream`, or asks for running counts alone.
     pub fn read(object: &Object<'_>, stream: bool) -> Result<UsageReport, ApiError> {
         let usage = object.optional_object("usage")?;
         let mut asked = usage.map_or(Ok(false), |usage| usage.boolean("include", false))?;
@@ -49,17 +49,17 @@ impl UsageReport {
     }
 }
 
-/// Usage of a stream's replies so far, all of them together as in the last chunk.
+/// Usage so far of a stream: the sum over all its replies.
 #[derive(Debug)]
 pub struct Tally {
     reported: UsageReport,
     so_far: Usage,
-    /// The number of cached tokens is known.
+    /// Whether the number of cached tokens is known.
     admitted: bool,
 }
 
 impl Tally {
-    /// `prompt`: the tokens of all prompts.
+    /// Usage of a stream whose prompts have `prompt` tokens in all.
     pub fn new(reported: UsageReport, prompt: usize) -> Tally {
         let so_far = Usage {
             prompt,
@@ -78,22 +78,22 @@ impl Tally {
         self.admitted = true;
     }
 
-    /// Counts the tokens that settled `settled`. Some of them may be held back still.
+    /// Counts the tokens of `settled`, whose text may partly be held back still.
     pub fn add(&mut self, settled: &Settled) {
         self.so_far.completion += settled.tokens;
         self.so_far.reasoning += settled.reasoning_tokens;
     }
 
-    /// Whether a token counts for the client before its text is reported.
+    /// Whether each chunk reports the usage, so that a token without text needs a chunk too.
     pub fn is_running(&self) -> bool {
         self.reported == UsageReport::Running
     }
 
-    /// Ends an event after its last choice.
+    /// Ends a chunk after its last choice, with the usage so far if it is reported.
     pub fn end_chunk(&self, out: &mut Vec<u8>) {
         match self.reported {
             UsageReport::Never => out.extend_from_slice(b"]}\n\n"),
-            // A client that waits for the usage finds the field in each chunk.
+            // A client that waits for the usage finds the field, null, in each chunk.
             UsageReport::AtEnd => out.extend_from_slice(b"],\"usage\":null}\n\n"),
             UsageReport::Running => {
                 let mut usage = usage_json(self.so_far);
@@ -107,7 +107,7 @@ impl Tally {
         }
     }
 
-    /// The end of a stream; `head` begins an event up to the opening of its choices.
+    /// Ends a stream; `head` is the text of a chunk up to the opening of its choices.
     pub fn end_stream(&self, head: &str, usage: Usage, out: &mut Vec<u8>) {
         if self.reported != UsageReport::Never {
             out.extend_from_slice(head.as_bytes());
@@ -125,7 +125,7 @@ fn end_with(usage: &Value, out: &mut Vec<u8>) {
 /// Name of the member that states how many tokens of the prompt came from the cache.
 const PROMPT_DETAILS: &str = "prompt_tokens_details";
 
-/// The usage of a whole answer.
+/// Usage in the form of the completions APIs.
 pub fn usage_json(usage: Usage) -> Value {
     json!({
         "prompt_tokens": usage.prompt,

@@ -17,28 +17,28 @@ use text::reply::Delta;
 
 use super::positions::{Positions, prompt_logprobs};
 
-/// Settings that shape an answer.
+/// Parts of a completions request that shape its response.
 #[derive(Debug)]
 pub struct Shape {
     pub identity: Identity,
     pub prompts: Vec<Vec<TokenId>>,
     /// Replies to each prompt.
     pub choices: usize,
-    /// Each text begins with its prompt.
+    /// Whether each text begins with its prompt.
     pub echo: bool,
     pub logprobs: Option<usize>,
     pub prompt_logprobs: Option<usize>,
-    /// Tokens are written as `token_id:` and their number.
+    /// Whether tokens are written as `token_id:` and their number.
     pub tokens_as_ids: bool,
 }
 
 impl Shape {
-    /// The prompt of reply `index`.
+    /// The prompt that reply `index` completes.
     fn prompt(&self, index: usize) -> &[TokenId] {
         &self.prompts[index / self.choices]
     }
 
-    /// Appends the log-probabilities of a piece of a reply, if they are requested.
+    /// Appends the log-probabilities of the next tokens of a reply, if they are requested.
     fn position(
         &self,
         model: &ChatModel,
@@ -69,10 +69,10 @@ impl Shape {
     }
 }
 
-/// Progress of one text.
+/// Progress of the text of one reply.
 #[derive(Debug, Default)]
 struct Progress {
-    /// Tokens of the prompt that have a position.
+    /// Number of the prompt's tokens whose log-probabilities were reported.
     scored: usize,
     positions: Positions,
     begun: bool,
@@ -89,7 +89,7 @@ fn prompt_text(model: &ChatModel, prompt: &[TokenId]) -> String {
     text
 }
 
-/// The text of a raw reply, which is nothing but content.
+/// Appends the text of a raw reply, whose deltas are all content.
 fn push_text(deltas: &[Delta], text: &mut String) {
     for delta in deltas {
         if let Delta::Content(piece) = delta {

@@ -1,4 +1,4 @@
-//! `POST /v1/completions`: text or tokens continued as they are, scored if asked.
+//! `POST /v1/completions`: continues text or tokens without a template, and scores them if asked.
 
 pub mod answer;
 pub mod positions;

@@ -8,8 +8,8 @@ use step::executor::TokenId;
 use text::chat::ChatModel;
 use text::detokenize::Detokenizer;
 
-/// Written form of a token. Its bytes where they are no text, so that no two tokens look alike at a
-/// position.
+/// Written form of a token. A token that is no valid text is written as its bytes, so that no two
+/// tokens of a position look alike.
 pub fn token_text(model: &ChatModel, id: TokenId, as_id: bool) -> String {
     let bytes = model.tokenizer.token_bytes(id);
     if as_id || bytes.is_empty() {
@@ -24,29 +24,29 @@ pub fn token_text(model: &ChatModel, id: TokenId, as_id: bool) -> String {
     }
 }
 
-/// Log-probabilities of one text by position. Pieces that are taken concatenate to the whole.
+/// Log-probabilities of one text by token. The pieces that `take` returns concatenate to the whole.
 #[derive(Debug, Default)]
 pub struct Positions {
     tokens: Vec<String>,
     token_logprobs: Vec<Value>,
     top_logprobs: Vec<Value>,
-    /// Where each token begins, in characters of the text.
+    /// Offset of each token in characters of the text.
     text_offset: Vec<usize>,
-    /// Characters of the text so far, and a character that is not complete.
+    /// Number of complete characters of the text so far.
     characters: usize,
     detokenizer: Detokenizer,
 }
 
 impl Positions {
-    /// The prompt has no more tokens: its text ends here, whatever character was to come.
+    /// Ends the prompt's text: a character that is incomplete here counts as replaced by U+FFFD.
     pub fn end_prompt(&mut self) {
         let mut text = String::new();
         self.detokenizer.finish(&mut text);
         self.characters += text.chars().count();
     }
 
-    /// Appends a token of the prompt or of the reply, where one that structures the prompt has no
-    /// text. `logprobs` are none where nothing stands before the token.
+    /// Appends a token of the prompt or of the reply. In replies, special tokens have no text.
+    /// `logprobs` is None for the first token of a text.
     pub fn push(
         &mut self,
         model: &ChatModel,
@@ -76,7 +76,7 @@ impl Positions {
         self.top_logprobs.push(Value::Object(top));
     }
 
-    /// Where `id` begins: after the character that is not complete, unless it goes on with that.
+    /// Offset of token `id`: after the incomplete character before, if `id` does not continue it.
     fn next(&self, model: &ChatModel, id: TokenId) -> usize {
         let first = model.tokenizer.token_bytes(id).first();
         let breaks = first.is_some_and(|&byte| self.detokenizer.is_broken_by(byte));
@@ -104,8 +104,8 @@ impl Positions {
     }
 }
 
-/// `prompt_logprobs`: null for the first token, then an object by token id with `count` of the most
-/// likely tokens and the prompt's own.
+/// The answer's `prompt_logprobs`: null for the first token, then for each token an object by token
+/// id with the `count` most likely tokens and the prompt's own.
 pub fn prompt_logprobs(
     model: &ChatModel,
     prompt: &[TokenId],

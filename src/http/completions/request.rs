@@ -1,4 +1,4 @@
-//! From the JSON of a completion request to what the engine needs.
+//! Completion requests, parsed from JSON to an [`Ask`] and encoded prompts.
 
 use serde_json::Value;
 
@@ -20,13 +20,13 @@ use step::executor::TokenId;
 use text::chat::{Prompt, counted};
 use text::tokenizer::{Encoded, Tokenizer};
 
-/// A checked request; its prompts stand beside it.
+/// A checked request for completions, without its prompts.
 #[derive(Debug)]
 pub struct CompletionRequest {
     pub ask: Ask,
-    /// The text begins with the prompt.
+    /// Whether each text begins with its prompt.
     pub echo: bool,
-    /// Number from the field of this name; `ask.prompt_logprobs` serves `echo` too.
+    /// The request's `prompt_logprobs`; the field of the same name in `ask` also serves `echo`.
     pub prompt_logprobs: Option<usize>,
     /// Whether tokens are given as `token_id:` and their number.
     pub tokens_as_ids: bool,
@@ -52,7 +52,7 @@ impl CompletionRequest {
         let prompt_logprobs = prompt_logprobs(&object, stream)?;
         let length = length(&object, echo || prompt_logprobs.is_some())?;
         let wanted = if echo { logprobs } else { None };
-        // A request without a reply is answered by the scores' end, reported or not.
+        // A request for no tokens is answered once its prompt is scored, reported or not.
         let scored = matches!(length, Length::Tokens(0, _)).then_some(0);
         let ask = Ask {
             messages_field: "prompt",
@@ -85,8 +85,8 @@ impl CompletionRequest {
         Ok((request, prompts))
     }
 
-    /// Sees that prompts and replies fit, and shortens a length that the request did not state. All
-    /// replies are queued or none is.
+    /// Checks that all replies fit into the queue and the longest prompt into the context, and sets
+    /// a length that the request did not state.
     fn fit(
         &mut self,
         prompts: &[Prompt],
@@ -115,7 +115,7 @@ impl CompletionRequest {
     }
 }
 
-/// Error for a prompt of `tokens` tokens; `least` stands before the number where there may be more.
+/// Error for a prompt of `tokens` tokens; `least` precedes the number in the message.
 fn too_long(tokens: usize, least: &str, context: usize) -> ApiError {
     ApiError::context(
         "prompt",
@@ -136,7 +136,7 @@ fn length(object: &Object<'_>, prompt_reported: bool) -> Result<Length, ApiError
     }
 }
 
-/// One text, several, one list of token ids, or several; as many as are queued.
+/// The prompts of `prompt`: a text, a list of texts, a list of token ids, or a list of such lists.
 fn prompts(
     object: &Object<'_>,
     encoder: (&Tokenizer, u128),
@@ -163,7 +163,7 @@ fn prompts(
     }
 }
 
-/// A text as it is; the texts of control tokens in it are those tokens.
+/// Encodes a text without a template; the texts of control tokens become these tokens.
 fn encode(
     field: &Field<'_>,
     special: bool,

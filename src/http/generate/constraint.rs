@@ -1,4 +1,4 @@
-//! Constraints of replies, from a checked request to the engine's constraint.
+//! Constraints of replies: from a request's fields to a grammar that the engine applies.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use text::tools::harmony::reader::Begin;
 /// Constraint of the replies to a request.
 #[derive(Debug)]
 pub enum Rule {
-    /// Each reply is text, and opens no call.
+    /// Each reply is text, and opens no tool call.
     NoCalls,
     Follows(Follows),
 }
@@ -24,24 +24,24 @@ pub enum Rule {
 #[derive(Debug)]
 pub struct Follows {
     grammar: Grammar,
-    /// The field that asked for it.
+    /// The request's field that asked for the grammar.
     field: &'static str,
     calls_in_text: bool,
     compiled: Option<Arc<Compiled>>,
-    /// Tokens of the message that replies go on with, as far as the grammar holds for them too.
+    /// Tokens of the message that replies continue, from its first character that is not blank.
     begun: Vec<TokenId>,
 }
 
-/// Fields that ask for the form of a whole message. Others ask for that of a reply.
+/// Fields that ask for the form of a whole message; others ask for that of a reply.
 const OF_MESSAGES: [&str; 4] = ["output_config", "output_format", "response_format", "text"];
 
 impl Rule {
-    /// The whole of each reply follows `grammar`.
+    /// Rule by which the whole of each reply follows `grammar`.
     pub fn whole(field: &'static str, grammar: Grammar) -> Rule {
         Rule::of(field, grammar, false)
     }
 
-    /// Each reply is text, and what follows a call's opening tag follows `grammar`.
+    /// Rule by which replies are text in which calls, after their opening tag, follow `grammar`.
     pub fn calls_in_text(field: &'static str, grammar: Grammar) -> Rule {
         Rule::of(field, grammar, true)
     }
@@ -56,8 +56,8 @@ impl Rule {
         })
     }
 
-    /// Compiles the grammar, or finds what `domain` had compiled; to be called beside the
-    /// connections, for it may take a while.
+    /// Compiles the grammar, or finds it compiled by an earlier request of `domain`. Takes long:
+    /// not for threads of connections.
     ///
     /// # Errors
     /// Names the field whose grammar is refused.
@@ -101,7 +101,7 @@ impl Rule {
         Ok(())
     }
 
-    /// Parts of the request that are not enforced; the answer reports them.
+    /// Warnings about parts of the request that the grammar does not enforce, for the answer.
     pub fn warnings(&self) -> &[String] {
         match self {
             Rule::NoCalls => &[],
@@ -167,7 +167,7 @@ impl Rule {
     }
 }
 
-/// Whether a reply may begin with some tokens; advances the guide past these.
+/// Whether a reply may begin with `tokens`, past which the guide is advanced.
 fn takes(guide: &mut dyn Constraint, tokens: &[TokenId]) -> bool {
     let mut tokens = tokens.iter();
     tokens.all(|id| guide.next() == Next::Masked && guide.advance(*id).is_ok())

@@ -1,6 +1,6 @@
-//! Tools that are added and removed within a conversation. They are described where a tool's result
-//! or a system message adds them and not at the head of the prompt: agents search among more tools
-//! than a context should hold, and the cached prefix stays valid when one is found.
+//! Tools that are added and removed within a conversation. Such tools are described where a tool's
+//! result or a system message adds them and not at the head of the prompt: agents search among more
+//! tools than a context should hold, and the cached prefix stays valid when one is found.
 
 use std::collections::HashMap;
 
@@ -12,17 +12,17 @@ use crate::limits::TOOLS_MAX;
 
 use super::tool_policy::{ToolChoice, ToolPolicy};
 
-/// The tools of a request and what its conversation does with them.
+/// The tools of a request, and their states at this point of the conversation.
 #[derive(Debug, Default)]
 pub struct ConversationTools {
     tools: Vec<Tool>,
-    /// Indices by name.
+    /// Index of each tool by its name.
     indices: HashMap<String, usize>,
 }
 
 #[derive(Debug)]
 struct Tool {
-    /// In the form of the chat completions API.
+    /// Description in the form of the chat completions API.
     definition: Value,
     at_head: bool,
     state: ToolState,
@@ -30,10 +30,10 @@ struct Tool {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ToolState {
-    /// Not described in the prompt so far.
+    /// The prompt has not described the tool so far.
     Waiting,
     Callable,
-    /// Described in the prompt, and announced as removed.
+    /// The prompt describes the tool, and announces that it is removed.
     Removed,
 }
 
@@ -41,14 +41,14 @@ enum ToolState {
 #[derive(Debug)]
 pub struct Presented {
     pub policy: ToolPolicy,
-    /// Tools at the head of the prompt, also removed ones; empty if none may be called.
+    /// Tools at the head of the prompt, also removed ones; empty if no tool may be called.
     pub head: Vec<Value>,
-    /// Callable tools that the conversation describes.
+    /// Callable tools that messages describe.
     pub loaded: Vec<Value>,
 }
 
-/// Text of tools within a conversation for the model: the form that agents announce to it in the
-/// description of their search.
+/// Text that describes tools to the model within a conversation, in the form that descriptions of
+/// agents' search tools announce.
 pub fn functions<'v>(tools: impl IntoIterator<Item = &'v Value>) -> String {
     let line = |tool: &Value| format!("<function>{}</function>\n", tool["function"]);
     let lines: String = tools.into_iter().map(line).collect();
@@ -56,7 +56,7 @@ pub fn functions<'v>(tools: impl IntoIterator<Item = &'v Value>) -> String {
 }
 
 impl ConversationTools {
-    /// Tools of the head and those that wait, whose names differ.
+    /// Tools of the prompt's head, and further ones that may be loaded later; all names differ.
     pub fn new(head: Vec<Value>, waiting: Vec<Value>) -> ConversationTools {
         let mut tools = ConversationTools::default();
         for tool in head {
@@ -91,8 +91,8 @@ impl ConversationTools {
         new
     }
 
-    /// Text that replaces a reference to a tool, which the model may call from there on: the
-    /// definition at the first reference, a short note at the others.
+    /// Text that replaces a reference to a tool in the conversation. From there on the model may
+    /// call the tool: the first reference becomes the definition, later ones a note.
     ///
     /// # Errors
     /// When there is no such tool.
@@ -107,8 +107,8 @@ impl ConversationTools {
         })
     }
 
-    /// [`ConversationTools::load`] of a tool that stands in the conversation itself, in the form of
-    /// the chat completions API; `name` is its name's field.
+    /// Text that replaces the definition of a tool within the conversation, `tool` in the form of
+    /// the chat completions API. `name` is the field of its name.
     ///
     /// # Errors
     /// When another tool has the name, or there are too many.
@@ -123,8 +123,8 @@ impl ConversationTools {
         }
     }
 
-    /// Text where a tool is removed, which the model may call no more. Its definition in the prompt
-    /// stays.
+    /// Text that replaces the removal of a tool: the model may call it no more, though its
+    /// definition stays in the prompt.
     ///
     /// # Errors
     /// When there is no such tool.
@@ -143,14 +143,14 @@ impl ConversationTools {
         Ok(&mut self.tools[*index])
     }
 
-    /// The tools that may be called: those of the head first.
+    /// The tools that may be called, those of the prompt's head first.
     pub fn callable(&self) -> Vec<Value> {
         let tools = self.tools.iter();
         let callable = tools.filter(|tool| tool.state == ToolState::Callable);
         callable.map(|tool| tool.definition.clone()).collect()
     }
 
-    /// Why the tool `name` may not be called, if there is one.
+    /// Reason why the tool `name` may not be called; None if it may or does not exist.
     pub fn why_not(&self, name: &str) -> Option<&'static str> {
         match self.tools[*self.indices.get(name)?].state {
             ToolState::Callable => None,
@@ -161,7 +161,7 @@ impl ConversationTools {
         }
     }
 
-    /// Tools that `policy`, which is made of the callable ones, leaves.
+    /// Tools to show to the model under `policy`, which was made of the callable ones.
     pub fn present(self, policy: ToolPolicy) -> Presented {
         let (mut head, mut loaded) = (Vec::new(), Vec::new());
         if policy.choice != ToolChoice::Never {

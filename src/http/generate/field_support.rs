@@ -1,8 +1,8 @@
 //! The fields of requests that any API of this kind knows, and what each dialect does with them.
 //!
 //! A field is honoured, refused by name unless its value changes nothing, or passed over because no
-//! value of it could make an answer wrong: it bears on nothing that is here, or it is a hint that
-//! any answer follows well enough. What is not in the table is unknown, and ignored.
+//! value of it could make an answer wrong: it concerns no part of this server, or is a mere hint.
+//! Fields that are not in the table are unknown, and ignored.
 
 use serde_json::Value;
 
@@ -27,11 +27,11 @@ type Marks = &'static [u8; 4];
 const HONOURED: u8 = b'+';
 const PASSED_OVER: u8 = b'.';
 
-/// Advice if the field is refused, or the reason why it is ignored.
+/// Advice for each dialect if the field is refused, or the reason why the field is ignored.
 type Words = [&'static str; 4];
 
-/// A field by its path, what the dialects do with it, the values beside null (as JSON) that change
-/// nothing where it is refused, and the words.
+/// A field by its path, its treatment by the dialects, the values beside null (as JSON) that change
+/// nothing and so are never refused, and the words for messages.
 type Known = (&'static str, Marks, &'static str, Words);
 
 const fn all(words: &'static str) -> Words {
@@ -139,10 +139,10 @@ const FIELDS: &[Known] = &[
     ("previous_response_id",              b"--+-", "", STORED),
     ("conversation",                      b"----", "", STORED),
     ("session_params",                    b"----", "{}", STORED),
-    // Refused by the parser of messages with a code of its own.
+    // The parser of messages refuses this field with a code of its own.
     ("thread",                            b"---+", "", STORED),
     ("preset",                            b"----", "", SYSTEM),
-    // A prompt that fits is left as it is in either case, and one that does not is refused.
+    // A prompt that fits is never truncated, and one that does not is refused under either value.
     ("truncation",                        b"----", r#""disabled", "auto""#, SHORTER),
     ("truncate_prompt_tokens",            b"----", "", SHORTER),
     ("transforms",                        b"----", "[]", SHORTER),
@@ -343,7 +343,7 @@ const FIELDS: &[Known] = &[
     ("betas",                             b"....", "", all("betas are known by their fields")),
 ];
 
-/// Refuses what `api` knows and does not serve, and passes over what changes nothing.
+/// Refuses fields that `api` has and this server does not serve, unless the value changes nothing.
 ///
 /// # Errors
 /// Names the first field that asks for something that is not served.
@@ -352,7 +352,7 @@ pub fn check(object: &Object<'_>, api: Api) -> Result<(), ApiError> {
     all.try_for_each(|known| check_one(object, api, known))
 }
 
-/// The check for the fields `names` alone.
+/// [`check`] of the fields `names` alone.
 pub fn check_some(object: &Object<'_>, api: Api, names: &[&str]) -> Result<(), ApiError> {
     let mut some = FIELDS.iter().filter(|(name, ..)| names.contains(name));
     some.try_for_each(|known| check_one(object, api, known))
@@ -418,7 +418,7 @@ fn is_neutral(field: &Field<'_>, neutral: &str) -> bool {
 }
 
 fn values(neutral: &str) -> Vec<Value> {
-    // The table is part of the program, and each of its rows is read by a test.
+    // The table is constant, and a test reads each of its rows, so this never fails.
     serde_json::from_str(&format!("[{neutral}]")).unwrap_or_default()
 }
 

@@ -18,21 +18,21 @@ use text::reply::{Delta, Flow, OutputParser, Section, append};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finish {
     Stop,
-    /// By the request's stop string of this number.
+    /// Stop string of the request at this index.
     StopString(usize),
-    /// A stop string inside a value of a call, which is cut there.
+    /// Stop string at this index, inside a value of a tool call, which is cut there.
     StopInCall(usize),
-    /// Ended by the model inside a call.
+    /// End token of the model inside a tool call.
     HalfCall,
-    /// The requested length.
+    /// End of the requested length.
     Length,
-    /// The context is full; more was asked for, or no length.
+    /// End of the context; the request asked for more tokens, or stated no length.
     ContextFull,
     ToolCalls,
 }
 
 impl Finish {
-    /// Finish of a reply that the engine ended for `reason`.
+    /// Finish of a reply that the engine ended for `reason`; `fills_context`: before its length.
     pub fn of(reason: FinishReason, fills_context: bool, reply: &OutputParser) -> Finish {
         match (reason, reply.stopped_by()) {
             (FinishReason::Length, _) if fills_context => Finish::ContextFull,
@@ -44,7 +44,7 @@ impl Finish {
         }
     }
 
-    /// Whether the reply was cut: half a call is no call.
+    /// Whether the reply was cut off; half a tool call counts as cut off.
     pub fn is_incomplete(self) -> bool {
         match self {
             Finish::Length | Finish::ContextFull | Finish::StopInCall(_) | Finish::HalfCall => true,
@@ -52,7 +52,7 @@ impl Finish {
         }
     }
 
-    /// Word of the chat completions API for the end of a reply; all incomplete ones have the same.
+    /// Finish reason of the chat completions API; all incomplete replies have the same one.
     pub fn name(self) -> &'static str {
         match self {
             Finish::Stop | Finish::StopString(_) => "stop",
@@ -64,28 +64,29 @@ impl Finish {
     }
 }
 
-/// Deltas of one reply that the latest events completed, with facts about the tokens of those.
+/// Deltas of one reply that the latest engine events completed, with counts, ids and
+/// log-probabilities of these events' tokens.
 #[derive(Debug, Default)]
 pub struct Settled {
     /// Index of the reply.
     pub index: usize,
-    /// Scores of the next tokens of the prompt, where they are wanted.
+    /// Scores of the prompt's next tokens, if they are requested.
     pub prompt: Vec<Scored>,
     pub deltas: Vec<Delta>,
-    /// Tokens of the events, and those of them that are reasoning.
+    /// Number of tokens in the events.
     pub tokens: usize,
     pub reasoning_tokens: usize,
-    /// Ids of the tokens, where they are wanted.
+    /// Ids of the events' tokens, if they are requested.
     pub ids: Vec<TokenId>,
     pub logprobs: Vec<(TokenId, TokenLogprobs)>,
-    /// Log-probabilities of the reasoning's tokens, where they are wanted by themselves.
+    /// Log-probabilities of the reasoning's tokens, if they are requested apart from the content's.
     pub reasoning_logprobs: Vec<(TokenId, TokenLogprobs)>,
-    /// Set with the last piece.
+    /// Why the reply ended; set with its last piece.
     pub finish: Option<Finish>,
 }
 
 impl Settled {
-    /// Nothing of reply `index` yet.
+    /// Empty piece of reply `index`.
     pub fn of(index: usize) -> Settled {
         Settled {
             index,
@@ -113,29 +114,30 @@ impl Settled {
 pub enum ScoredPart {
     #[default]
     All,
-    /// Log-probabilities of the content; each is passed on with the delta of its token.
+    /// Tokens of the content; each log-probability is passed on with the delta of its token.
     Text,
-    /// Also those of the reasoning, by themselves.
+    /// Tokens of the content and, in a list apart, of the reasoning.
     TextAndReasoning,
 }
 
-/// One reply.
+/// One reply to a request, while it is generated.
 #[derive(Debug)]
 pub struct Choice {
-    /// None once the reply is complete: the closed channel ends the sequence in the engine.
+    /// Events of the engine; None once the reply is complete, so that the closed channel ends the
+    /// sequence.
     events: Option<EventReceiver>,
     admitted: Admitted,
     reply: OutputParser,
-    /// The end of the context comes before the requested length.
+    /// Whether the end of the context comes before the requested length.
     fills_context: bool,
     tokens: usize,
-    /// Tokens of the reply that are reasoning, tags included.
+    /// Number of the reply's tokens that are reasoning, tags included.
     reasoning_tokens: usize,
     reports_ids: bool,
     finish: Option<Finish>,
     scored: ScoredPart,
     /// Log-probabilities of tokens whose text is held back, since it may begin a call or a stop
-    /// string; they are dropped with it. With each, the bytes of content up to its token.
+    /// string, each with the bytes of content up to its token. They are dropped if the text is.
     unsettled: Vec<(usize, (TokenId, TokenLogprobs))>,
     /// Log-probabilities of tokens whose text may be the end of the reasoning.
     unsettled_reasoning: Vec<(TokenId, TokenLogprobs)>,
@@ -168,10 +170,10 @@ impl Choice {
         self.scored != ScoredPart::All
     }
 
-    /// Takes one event.
+    /// Takes one event of the engine and adds its deltas to `out`.
     ///
     /// # Errors
-    /// In the engine's words, when the reply failed.
+    /// The engine's message, when the reply failed.
     fn take(&mut self, service: &Service, event: Event, out: &mut Settled) -> Result<(), ApiError> {
         match event {
             Event::Prompt(scores) => {
@@ -187,7 +189,7 @@ impl Choice {
                 out.ids.extend(self.reports_ids.then_some(id));
                 let is_text = self.reply.is_text(&service.chat, id);
                 let before = (self.reply.section(), self.reply.begun_calls());
-                // A token without text belongs to the text before it.
+                // The log-probability of a token without text goes with the text before the token.
                 let shown = self.reply.content_ahead() + usize::from(is_text);
                 let flow = self.reply.push(&service.chat, id, &mut out.deltas);
                 if let Some(logprobs) = logprobs.filter(|_| is_text || self.reply.reports_all()) {
@@ -268,8 +270,7 @@ impl Choice {
         out.finish = self.finish;
     }
 
-    /// Takes the events that are ready and passes on their deltas: `apart`, for each event, else
-    /// together.
+    /// Takes the events that are ready and passes on their deltas, event by event if `apart`.
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
@@ -303,11 +304,11 @@ impl Choice {
     }
 }
 
-/// Slots of the replies to one request.
+/// Slots of the replies to one request, as far as the engine has assigned them.
 #[derive(Clone, Debug)]
 pub struct Admissions {
     all: Vec<Admitted>,
-    /// Replies to each prompt.
+    /// Number of replies to each prompt.
     of_prompt: usize,
     prompt_tokens: usize,
 }
@@ -326,19 +327,19 @@ impl Admissions {
     }
 }
 
-/// All replies to one request.
+/// All replies to one request, while they are generated.
 pub struct Generation {
     service: Arc<Service>,
     call: Arc<Call>,
     choices: Vec<Choice>,
     prompt_tokens: usize,
-    /// Replies to each prompt.
+    /// Number of replies to each prompt.
     of_prompt: usize,
     submitted: Instant,
     first_token: Option<Instant>,
     last_token: Option<Instant>,
     failed: bool,
-    /// Deltas of each token are passed on separately.
+    /// Whether the deltas of each token are passed on separately.
     apart: bool,
 }
 
@@ -364,13 +365,13 @@ impl Generation {
         }
     }
 
-    /// The generation that passes on the deltas of each token separately.
+    /// Passes on the deltas of each token separately.
     pub fn token_by_token(mut self) -> Generation {
         self.apart = true;
         self
     }
 
-    /// The generation that passes on token ids too.
+    /// Passes on the ids of tokens too.
     pub fn reporting_ids(mut self) -> Generation {
         let choices = self.choices.iter_mut();
         choices.for_each(|choice| choice.reports_ids = true);
@@ -413,7 +414,7 @@ impl Generation {
         }
     }
 
-    /// Tokens of all prompts that were cached; of several replies to a prompt the fewest count.
+    /// Number of cached tokens of all prompts; of several replies to a prompt the fewest count.
     fn cached(&self) -> usize {
         let cached = |choice: &Choice| choice.admitted.get().map_or(0, |slot| slot.cached);
         let prompts = self.choices.chunks(self.of_prompt);
@@ -424,7 +425,7 @@ impl Generation {
     /// Takes the events that are ready and passes their deltas to `each`, reply by reply.
     ///
     /// # Errors
-    /// In the engine's words, when a reply failed; the request is over then.
+    /// The engine's message, when a reply failed; the request is over then.
     pub fn poll(
         &mut self,
         cx: &mut Context<'_>,
@@ -473,7 +474,7 @@ impl Generation {
         }
     }
 
-    /// Counts a request whose replies are complete.
+    /// Counts a request whose replies are complete in the histograms.
     fn measure_whole(&self, now: Instant) {
         let (times, usage) = (&self.service.times, self.usage());
         times.request.record(now - self.submitted, 1);
@@ -496,19 +497,19 @@ impl Generation {
         }
     }
 
-    /// When the first of the replies got a slot.
+    /// Time at which the first of the replies got a slot.
     fn admitted(&self) -> Option<Instant> {
         let choices = self.choices.iter();
         let admitted = choices.filter_map(|choice| choice.admitted.get());
         admitted.map(|admission| admission.at).min()
     }
 
-    /// Wait of the first reply for its slot; None while all of them wait.
+    /// Time that the first reply waited for its slot; None while all of them wait.
     pub fn queued(&self) -> Option<Duration> {
         self.admitted().map(|admitted| admitted - self.submitted)
     }
 
-    /// Facts of the replies for the log.
+    /// Facts of the replies for the access log.
     fn replies(&self) -> Replies {
         let unfinished = if self.failed { "failed" } else { "cancelled" };
         let finish = |choice: &Choice| choice.finish.map_or(unfinished, Finish::name);

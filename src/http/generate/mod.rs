@@ -1,5 +1,5 @@
-//! Stages that every dialect shares: a checked [`Ask`] becomes a prompt, one engine request per
-//! reply, and the pieces of those replies.
+//! Stages that every dialect shares: a checked [`Ask`] becomes a prompt and one engine request per
+//! reply, whose events become pieces of answers.
 
 pub mod constraint;
 pub mod conversation_tools;
@@ -56,41 +56,42 @@ pub struct Ask {
     /// The field of the request that holds the messages.
     pub messages_field: &'static str,
     pub start: Start,
-    /// Variables that the request sets.
+    /// Template variables that the request sets.
     pub variables: Vec<Variable>,
-    /// In the form of the chat completions API; empty when no tool may be called.
+    /// Tools to describe at the head of the prompt, in the form of the chat completions API; empty
+    /// when no tool may be called.
     pub tools: Vec<Value>,
-    /// Further tools that may be called. They are described in the messages, not at the head of the
-    /// prompt.
+    /// Further tools that may be called; the messages describe them.
     pub loaded_tools: Vec<Value>,
-    /// False: the reply ends after its first call.
+    /// Whether a reply may have several calls; else it ends after the first.
     pub parallel_tool_calls: bool,
-    /// Calls are read that deviate from the form in known ways; false where a grammar binds them.
+    /// Whether calls that deviate from their form are read; false where a grammar enforces the
+    /// form.
     pub lenient: bool,
     pub thinking: bool,
     /// Most tokens of reasoning.
     pub thinking_budget: Option<usize>,
     pub sampling: Sampling,
-    /// Texts that rules of sampling name.
+    /// Texts that the sampling rules name, such as bad words.
     pub wordings: Wordings,
-    /// Tokens to generate at most. Clients ask for the most that their model elsewhere can write:
-    /// a reply also ends where the context is full, and says so.
+    /// Most tokens to generate. Clients ask for the most that other models can write: a reply also
+    /// ends where the context is full, and its finish reason says so.
     pub max_tokens: Option<usize>,
     pub stops: Vec<String>,
     pub stop_tokens: Vec<TokenId>,
     pub ignore_eos: bool,
     pub logprobs: Option<usize>,
-    /// Which tokens `logprobs` are of.
+    /// Tokens whose log-probabilities `logprobs` asks for.
     pub scored: ScoredPart,
-    /// `logprobs` of the prompt's tokens.
+    /// Number of most likely tokens to report at each token of the prompt.
     pub prompt_logprobs: Option<usize>,
-    /// Replies to each prompt.
+    /// Number of replies to each prompt.
     pub choices: usize,
     /// Salt of the prefix cache: prompts share cached prefixes only with prompts of the same salt.
     pub salt: String,
-    /// The reply is plain text: no reasoning, no tool calls, no turn of a conversation.
+    /// Whether the reply is plain text: no reasoning, no tool calls, no turn of a conversation.
     pub raw: bool,
-    /// Rule that the replies must obey.
+    /// Constraint that the replies must obey.
     pub rule: Option<Rule>,
     /// Warnings for the answer about parts of the request that are left out.
     pub left_out: Vec<String>,
@@ -98,7 +99,7 @@ pub struct Ask {
 
 impl Ask {
     /// Fields that all dialects read alike: sampling, with texts that its rules name, and the salt.
-    /// Others have the values of a request that says nothing.
+    /// The other fields have the values of a request that does not state them.
     ///
     /// # Errors
     /// Names the field that is out of range.
@@ -118,7 +119,7 @@ impl Ask {
         !self.tools.is_empty() || !self.loaded_tools.is_empty()
     }
 
-    /// Parts of the request that are left out or not enforced; known once its prompt is.
+    /// Warnings about parts of the request left out or not enforced; complete once its prompt is.
     pub fn warnings(&self) -> Vec<String> {
         let rule = self.rule.as_ref().map_or(&[][..], Rule::warnings);
         [&self.left_out, rule].concat()
@@ -128,7 +129,7 @@ impl Ask {
 /// Answer to a request.
 pub enum Answer {
     Whole(Value),
-    /// JSON of the whole answer, already written.
+    /// JSON of the whole answer as text.
     Text(String),
     Stream(Box<ReplyStream>),
 }
@@ -141,8 +142,8 @@ impl Answer {
     }
 }
 
-/// Compiles the rule, renders and encodes the conversation, which is taken out of `ask`; the prompt
-/// leaves room for a reply. `key` is whose it is.
+/// Prompt of `ask`, whose conversation is taken out, rendered and encoded, and whose rule is
+/// compiled for `key`. Leaves at least one token of the context for a reply.
 pub fn prompt(ask: &mut Ask, service: &Service, key: Option<KeyId>) -> Result<Prompt, ApiError> {
     encoded(ask, service, key, service.engine.context())
 }
@@ -158,7 +159,7 @@ pub fn count_tokens(
     Ok(prompt.tokens.len())
 }
 
-/// The prompt, which has fewer than `limit` tokens.
+/// Prompt of `ask`, of fewer than `limit` tokens.
 fn encoded(
     ask: &mut Ask,
     service: &Service,
@@ -179,7 +180,8 @@ fn encoded(
     let conversation = conversation(chat, messages, &ask.tools, ask.thinking, how);
     let (mut conversation, left_out) = conversation?;
     ask.left_out.extend(left_out);
-    // A budget counts from the prompt's end, and a grammar begins after the reasoning.
+    // A thinking budget counts from the prompt's end, and a grammar begins after the reasoning:
+    // both need the prompt to open the reasoning.
     let is_whole = ask.rule.as_ref().is_some_and(Rule::is_whole);
     conversation.opens_reasoning = ask.thinking_budget.is_some() || is_whole;
     if let (Some(rule), Some(words)) = (&mut ask.rule, words) {
@@ -194,7 +196,7 @@ fn encoded(
         })
 }
 
-/// A conversation as its template sees it, and what of its variables changes nothing.
+/// A conversation as its template sees it, and warnings about variables that change nothing.
 pub fn conversation(
     chat: &ChatModel,
     messages: Vec<Value>,
@@ -239,12 +241,11 @@ fn prompt_error(error: &PromptError, field: &str, limit: usize) -> ApiError {
     }
 }
 
-/// Submits one engine request per reply; all are queued or none is. Reply `i` is choice `i %
-/// ask.choices` of prompt `i / ask.choices`.
+/// Submits one engine request per reply; the queue takes all of them or none. Reply `i` is choice
+/// `i % ask.choices` of prompt `i / ask.choices`.
 ///
 /// # Errors
-/// When the queue is full, the server is stopping, or the answer would hold too many
-/// log-probabilities.
+/// When the queue is full, the server is stopping, or too many log-probabilities are asked for.
 pub fn submit(
     service: &Arc<Service>,
     call: &Arc<Call>,
@@ -268,7 +269,7 @@ pub fn submit(
             wanted.sampling.dry.breakers.clone_from(&words.breakers);
             wanted.source = call.source();
             wanted.domain = call.domain(&ask.salt);
-            // Different seeds for replies to one prompt, and for equal prompts.
+            // Seeds of replies to one prompt, and to equal prompts, must differ.
             let seed = ask.sampling.seed;
             wanted.sampling.seed = rng::seed_of(seed, at as u64, index as u64);
             let rule = ask.rule.as_ref();
@@ -278,7 +279,7 @@ pub fn submit(
             }
             wanted.sampling.thinking_budget = thinking_budget(service, ask, prompt)?;
             let (admitted, max_tokens) = (wanted.admitted.clone(), wanted.max_tokens);
-            // On an error the replies before end, since their receivers are dropped.
+            // On an error, dropping the receivers ends the replies that were submitted before.
             let submitted = service.engine.submit(wanted);
             submitted.map_err(|rejected| rejection(service, &rejected))?;
             service.times.max_tokens.record_tokens(max_tokens);
@@ -299,7 +300,7 @@ pub fn submit(
     ))
 }
 
-/// Checks the bound on log-probabilities of `tokens` tokens of prompts, which the answer holds.
+/// Checks that an answer may have log-probabilities for `tokens` tokens of prompts.
 fn check_scores(ask: &Ask, tokens: usize) -> Result<(), ApiError> {
     let Some(top) = ask.prompt_logprobs else {
         return Ok(());
@@ -360,14 +361,14 @@ fn tool_schemas(ask: &Ask) -> Option<Arc<ToolSchemas>> {
     ask.calls_tools().then(|| Arc::new(ToolSchemas::new(tools)))
 }
 
-/// Most tokens of a reply if `remaining` fit in the context.
+/// Most tokens of a reply if the context has `remaining` tokens left.
 fn tokens_max(ask: &Ask, remaining: usize) -> usize {
     ask.max_tokens
         .map_or(remaining, |wanted| wanted.min(remaining))
 }
 
-/// Most events of a reply: scores of its prompt, at least one in each, its tokens and its end. A
-/// channel of this size never blocks the engine, so a slow reader holds no slot.
+/// Most events of a reply: its prompt's scores, one or more in each, its tokens and its end. A
+/// channel of this size never blocks the engine, so a slow reader cannot delay a slot's release.
 fn events_max(ask: &Ask, prompt: &Prompt, remaining: usize) -> usize {
     let scores = ask.prompt_logprobs.map_or(0, |_| prompt.tokens.len());
     tokens_max(ask, remaining) + 2 + scores
@@ -404,10 +405,10 @@ fn rejection(service: &Service, rejected: &Rejected) -> ApiError {
     }
 }
 
-/// Waits for all replies, each of which becomes one piece.
+/// Waits for all replies to complete and returns each as one piece.
 ///
 /// # Errors
-/// When a reply fails or the server ends before it.
+/// When a reply fails or the server stops.
 pub async fn gather(
     generation: Generation,
     abort: Abort,
@@ -417,7 +418,7 @@ pub async fn gather(
     Ok((replies, usage))
 }
 
-/// Waits for all replies, piece by piece.
+/// Waits for all replies, and passes on each piece.
 pub async fn follow(
     mut generation: Generation,
     mut abort: Abort,

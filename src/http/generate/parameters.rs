@@ -12,19 +12,19 @@ use engine::request::{Dry, MAX_TOP_LOGPROBS, Sampling, Xtc};
 use step::Facts;
 use step::executor::TokenId;
 
-/// The length by which clients of llama-server and LM Studio say that there is none.
+/// Length by which clients of llama-server and LM Studio ask for no limit.
 const NO_LIMIT: i64 = -1;
 
-/// `model` may be any name: clients send the one that they would use elsewhere, and agents a second
-/// one for small tasks. The answer names the one model that there is.
+/// Checks `model`, which may be any name: clients send names of other models, and agents a second
+/// one for small tasks. The answer names the model that is served.
 ///
 /// # Errors
-/// When it is no text.
+/// When `model` is no text.
 pub fn check_model(object: &Object<'_>) -> Result<(), ApiError> {
     object.optional_string("model").map(drop)
 }
 
-/// Names by which clients keep their prompts apart from those of others: any value, as JSON.
+/// Salt of the prefix cache, which keeps a client's prompts apart from those of others: any JSON.
 pub fn salt(object: &Object<'_>) -> String {
     let names = ["cache_salt", "extra_key"].map(|name| object.get(name).map(|name| name.value));
     match names {
@@ -40,7 +40,7 @@ pub fn salt(object: &Object<'_>) -> String {
 pub fn sampling(object: &Object<'_>, facts: &Facts) -> Result<Sampling, ApiError> {
     let temperature = f64::from(facts.temperature);
     let top_k = object.integer("top_k", -1..=i64::from(i32::MAX))?;
-    // A share of nothing leaves the most likely token, as the smallest share does.
+    // `top_p` 0 leaves the most likely token, as the smallest `top_p` above 0 does.
     let top_p = object.number("top_p", 0.0..=1.0, f64::from(facts.top_p))?;
     let repetition = object.number("repetition_penalty", 0.01..=100.0, 1.0)?;
     Ok(Sampling {
@@ -53,7 +53,7 @@ pub fn sampling(object: &Object<'_>, facts: &Facts) -> Result<Sampling, ApiError
         repetition_penalty: repetition as f32,
         logit_bias: logit_bias(object, facts.vocab)?,
         dry: dry(object)?,
-        // llama-server's way to say that it is off is below 0.
+        // llama-server turns `top_n_sigma` off by a value below 0.
         top_n_sigma: object.number("top_n_sigma", -1.0..=100.0, 0.0)?.max(0.0) as f32,
         typical_p: (object.number("typical_p", 0.0..=1.0, 1.0)? as f32).max(f32::MIN_POSITIVE),
         xtc: Xtc {
@@ -73,13 +73,13 @@ pub fn sampling(object: &Object<'_>, facts: &Facts) -> Result<Sampling, ApiError
     })
 }
 
-/// A number of tokens from `least` up.
+/// The field `name` as a number of tokens, at least `least`; None if it is absent.
 fn count(object: &Object<'_>, name: &str, least: i64) -> Result<Option<usize>, ApiError> {
     let wanted = object.integer(name, least..=i64::MAX)?;
     Ok(wanted.map(|wanted| usize::try_from(wanted).unwrap_or(usize::MAX)))
 }
 
-/// The rule of DRY but for its breakers, which are texts.
+/// Settings of the DRY rule without its breakers, which are texts.
 fn dry(object: &Object<'_>) -> Result<Dry, ApiError> {
     let off = Dry::default();
     let (multiplier, base) = (f64::from(off.multiplier), f64::from(off.base));
@@ -93,7 +93,7 @@ fn dry(object: &Object<'_>) -> Result<Dry, ApiError> {
     })
 }
 
-/// `allowed_token_ids`.
+/// `allowed_token_ids`, each below `vocab`; empty if the field is absent.
 fn allowed(object: &Object<'_>, vocab: usize) -> Result<Vec<TokenId>, ApiError> {
     let Some(field) = object.get("allowed_token_ids") else {
         return Ok(Vec::new());
@@ -129,21 +129,21 @@ fn logit_bias(object: &Object<'_>, vocab: usize) -> Result<Vec<(TokenId, f32)>, 
     Ok(found)
 }
 
-/// Length of a reply, as a request says it.
+/// Length of a reply as a request states it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Length {
     Unstated,
-    /// Rest of the context.
+    /// All that the context has left.
     Unlimited,
-    /// So many tokens, and the field that said so.
+    /// Number of tokens, and the field that states it.
     Tokens(usize, &'static str),
 }
 
 impl Length {
-    /// The last of the fields `names` that is there; from `least` up, or [`NO_LIMIT`].
+    /// The last of the fields `names` that is present: at least `least`, or [`NO_LIMIT`].
     ///
     /// # Errors
-    /// Names the field that is no such number.
+    /// Names the field with another value.
     pub fn read(
         object: &Object<'_>,
         names: &[&'static str],
@@ -166,7 +166,7 @@ impl Length {
         Ok(found)
     }
 
-    /// The most tokens, where there are such.
+    /// The number of tokens, if the request states one.
     pub fn most(self) -> Option<usize> {
         match self {
             Length::Tokens(tokens, _) => Some(tokens),
@@ -175,19 +175,19 @@ impl Length {
     }
 }
 
-/// `n`: replies to each prompt.
+/// `n`, the number of replies to each prompt.
 ///
 /// # Errors
-/// When it is out of range.
+/// When `n` is out of range.
 pub fn choices(object: &Object<'_>) -> Result<usize, ApiError> {
     let wanted = object.integer("n", 1..=CHOICES_MAX as i64)?;
     Ok(wanted.unwrap_or(1) as usize)
 }
 
-/// `prompt_logprobs`: how many of the most likely tokens are reported at each of its positions.
+/// `prompt_logprobs`: number of most likely tokens that are reported at each token of the prompt.
 ///
 /// # Errors
-/// When it is out of range or the answer is a stream, whose chunks have no field for it.
+/// When the number is out of range or the answer is a stream, whose chunks have no field for it.
 pub fn prompt_logprobs(object: &Object<'_>, stream: bool) -> Result<Option<usize>, ApiError> {
     let wanted = object.integer("prompt_logprobs", 0..=MAX_TOP_LOGPROBS as i64)?;
     match wanted {
@@ -202,7 +202,7 @@ pub fn prompt_logprobs(object: &Object<'_>, stream: bool) -> Result<Option<usize
 /// `stop`: a string or a bounded list of them.
 ///
 /// # Errors
-/// Names what is no such string.
+/// Names the field with another value.
 pub fn stops(object: &Object<'_>) -> Result<Vec<String>, ApiError> {
     let Some(field) = object.get("stop") else {
         return Ok(Vec::new());
@@ -217,16 +217,16 @@ pub fn stops(object: &Object<'_>) -> Result<Vec<String>, ApiError> {
 /// `stop_token_ids`.
 ///
 /// # Errors
-/// Names what is no token id.
+/// Names the field that is no token id.
 pub fn stop_tokens(object: &Object<'_>, vocab: usize) -> Result<Vec<TokenId>, ApiError> {
     let ids = object.items("stop_token_ids", STOP_TOKENS_MAX)?;
     ids.iter().map(|id| token(id, vocab)).collect()
 }
 
-/// A token id, of a vocabulary of so many.
+/// A token id below `vocab`.
 ///
 /// # Errors
-/// When it is not in the vocabulary.
+/// When the vocabulary does not have the id.
 pub fn token(field: &Field<'_>, vocab: usize) -> Result<TokenId, ApiError> {
     let id = field.integer(0..=vocab as i64 - 1)?;
     Ok(id as TokenId)

@@ -1,5 +1,5 @@
-//! The fields that say what the whole answer must be: `response_format`, and vLLM's
-//! `structured_outputs` with the flat names that came before it.
+//! Fields that state the form of a whole answer: `response_format`, and vLLM's `structured_outputs`
+//! with the older fields `guided_json` and the like.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use crate::fields::{Field, Object};
 use text::grammar::limits::ALTERNATIVES_MAX;
 use text::grammar::{Grammar, JsonGrammar, gbnf, standard};
 
-/// The fields that each say what the whole answer must be.
+/// Fields that state the form of a whole answer; only one form is allowed.
 const FIELDS: &[&str] = &[
     "response_format",
     "structured_outputs",
@@ -22,7 +22,7 @@ const FIELDS: &[&str] = &[
     "regex",
 ];
 
-/// Format that the answer must have, and the field that says so.
+/// Form that the answer must have, with the field that states it.
 ///
 /// # Errors
 /// Names the first field that is not served, or two that exclude each other.
@@ -35,7 +35,7 @@ pub fn asked(object: &Object<'_>) -> Result<Option<(&'static str, Grammar)>, Api
         let grammar = match name {
             "response_format" => response_format(&field)?,
             "structured_outputs" => structured_outputs(&field)?,
-            // By this name clients send GBNF; an empty one is none.
+            // Clients send GBNF in the field `grammar`; an empty text asks for no grammar.
             "grammar" if field.value == "" => None,
             name => Some(named(name.trim_start_matches("guided_"), &field)?),
         };
@@ -44,11 +44,11 @@ pub fn asked(object: &Object<'_>) -> Result<Option<(&'static str, Grammar)>, Api
     Ok(found)
 }
 
-/// Form that two fields ask for, by the first of them: clients send one thing by its old and its
-/// new name.
+/// Form that one or both of two fields ask for, with the name of the first: some clients send a
+/// form under its old and its new name.
 ///
 /// # Errors
-/// Names both where they ask for different things.
+/// Names both fields if they ask for different forms.
 pub fn joined(
     one: Option<(&'static str, Grammar)>,
     other: Option<(&'static str, Grammar)>,
@@ -65,7 +65,8 @@ pub fn joined(
     }
 }
 
-/// The stricter of two grammars of the same texts; None of others.
+/// The stricter of two grammars that allow the same texts up to strictness and whitespace; None if
+/// the grammars differ otherwise.
 fn same(one: Grammar, other: Grammar) -> Option<Grammar> {
     match (one, other) {
         (Grammar::Json(one), Grammar::Json(other)) => (one.schema == other.schema).then(|| {
@@ -103,7 +104,7 @@ fn response_format(field: &Field<'_>) -> Result<Option<Grammar>, ApiError> {
     }
 }
 
-/// Options of vLLM's field that have no meaning here unless they are off.
+/// Options of `structured_outputs` that are not supported, so must be off.
 const OPTIONS_REFUSED: &[&str] = &["structural_tag", "whitespace_pattern"];
 
 fn structured_outputs(field: &Field<'_>) -> Result<Option<Grammar>, ApiError> {
@@ -142,7 +143,7 @@ fn structured_outputs(field: &Field<'_>) -> Result<Option<Grammar>, ApiError> {
     }
 }
 
-/// The grammar in a field by the kind that its name states.
+/// Grammar from a field whose name states its kind, such as `json` or `regex`.
 fn named(kind: &str, field: &Field<'_>) -> Result<Grammar, ApiError> {
     match kind {
         "json" | "json_schema" => json_of(field, true),
@@ -158,7 +159,7 @@ fn choice(field: &Field<'_>) -> Result<Grammar, ApiError> {
     Ok(Grammar::Choice(choices?))
 }
 
-/// A grammar in Lark, or in GBNF, which becomes Lark.
+/// Grammar from a text in Lark or in GBNF, which is translated to Lark.
 fn grammar(field: &Field<'_>) -> Result<Grammar, ApiError> {
     let text = field.string()?;
     if !gbnf::is_gbnf(text) {
@@ -168,10 +169,10 @@ fn grammar(field: &Field<'_>) -> Result<Grammar, ApiError> {
     Ok(Grammar::Lark(lark))
 }
 
-/// A schema, as an object or as the text of one.
+/// Grammar of a JSON schema, which comes as an object or as its text.
 ///
 /// # Errors
-/// When it is no schema.
+/// When the field is no schema.
 pub fn json_of(field: &Field<'_>, strict: bool) -> Result<Grammar, ApiError> {
     let schema = match field.value {
         Value::String(text) => crate::json::parse(text.as_bytes())

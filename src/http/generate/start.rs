@@ -1,19 +1,19 @@
-//! Where a reply begins: with a turn of its own, or amid the last message.
+//! Start of a reply: a message of its own, or the continuation of the last message.
 
 use serde_json::Value;
 
 use crate::error::ApiError;
 use crate::fields::Object;
 
-/// Text that a reply continues.
+/// Text at the end of the prompt that a reply continues.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Start {
-    /// The beginning of a turn of the assistant.
+    /// Header of a new message of the assistant.
     #[default]
     Turn,
-    /// The messages alone, as the template ends them.
+    /// End of the last message, without a header for the reply.
     Messages,
-    /// The words of the last message, which is the assistant's; with the field that asks for it.
+    /// Words of the last message, which is the assistant's; with the field that asks for this.
     Amid(String),
 }
 
@@ -41,7 +41,7 @@ impl Start {
         matches!(self, Start::Amid(_))
     }
 
-    /// Beginning of the message that the reply continues; None if the reply is a new message.
+    /// Text of the message that the reply continues; None if the reply is a new message.
     pub fn words(&self, messages: &[Value]) -> Option<String> {
         let content = &messages.last().filter(|_| self.is_amid())?["content"];
         let parts = content.as_array().into_iter().flatten();
@@ -50,10 +50,10 @@ impl Start {
         Some(text.unwrap_or_else(|| parts.collect()))
     }
 
-    /// Whether the reply may go on with the last of `messages`, if it is to.
+    /// Checks that the reply can continue the last of `messages`, if the request asks for that.
     ///
     /// # Errors
-    /// Names the field that asks for it.
+    /// Names the field that asks for the continuation.
     pub fn check(&self, messages: &[Value], thinks: bool) -> Result<(), ApiError> {
         let Start::Amid(path) = self else {
             return Ok(());

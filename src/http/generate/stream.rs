@@ -27,53 +27,53 @@ pub const KEEP_ALIVE_COMMENT: &[u8] = b": keep-alive\n\n";
 
 /// A dialect's events. Each method appends whole events to `out`.
 pub trait Writer: Send {
-    /// Usage of the prompts, once and before any of the replies: known when all of these have
-    /// slots, which may be after the start.
+    /// Usage of the prompts, once and before any reply's deltas: known when all replies have slots,
+    /// which may be after `write_start`.
     fn write_admitted(&mut self, _usage: Usage, _out: &mut Vec<u8>) {}
-    /// Beginning of the stream, before the model has said anything.
+    /// Events that begin the stream, before the model's first token.
     fn write_start(&mut self, _out: &mut Vec<u8>) {}
-    /// The events of `settled`; none when all its text is held back.
+    /// Appends events with the parts of replies in `settled`; none if all text is held back.
     fn write(&mut self, model: &ChatModel, settled: Settled, out: &mut Vec<u8>);
-    /// The end of a stream whose replies are all finished.
+    /// Events that end a stream whose replies are all finished.
     fn write_end(&mut self, usage: Usage, out: &mut Vec<u8>);
-    /// The end of a stream that cannot be completed.
+    /// Events that end a stream which cannot be completed.
     fn write_error(&mut self, error: &ApiError, out: &mut Vec<u8>) {
         let event = format!("data: {}\n\n", error.body(Dialect::OpenAi));
         out.extend_from_slice(event.as_bytes());
     }
-    /// Keep-alive.
+    /// Event that shows the client that the connection is alive.
     fn write_keep_alive(&mut self, out: &mut Vec<u8>) {
         out.extend_from_slice(KEEP_ALIVE_COMMENT);
     }
 }
 
-/// Writes what is ready as one frame, an event for each token; dropping it ends the replies in the
-/// engine.
+/// Body of a streamed answer: each frame has the tokens that are ready, one event each. Dropping
+/// the body ends the replies in the engine.
 ///
-/// It begins with the first token, or after `STREAM_START_WAIT` without one: a client learns that
-/// its request was taken however long the queue and the prompt are, and keep-alives may follow. A
-/// comment ahead of the first event says that the replies wait for a slot, and one ahead of the
-/// first token how long they did, so that a client can tell the queue's time from the model's.
+/// The stream begins with the first token, or after `STREAM_START_WAIT` without one: a client
+/// learns that its request was taken however long the queue and the prompt are, and keep-alives may
+/// follow. A comment ahead of the first event says that the replies wait for a slot, and one ahead
+/// of the first token how long they did, to tell the queue's time from the model's.
 pub struct ReplyStream {
     generation: Generation,
     writer: Box<dyn Writer>,
     abort: Abort,
-    /// None once the writer has the usage of the prompts.
+    /// Slots of the replies; None once the writer has the usage of the prompts.
     admissions: Option<Admissions>,
     /// Timer of keep-alives: it may fire early, as it is not reset at each frame.
     keep_alive: Pin<Box<Sleep>>,
     last_frame: Instant,
-    /// Waker that abort and timer have; None before they were polled.
+    /// Waker that `abort` and `keep_alive` have; None before they were polled.
     woken: Option<Waker>,
     begun: Begun,
     ended: bool,
 }
 
-/// Whether the events that begin a stream are written.
+/// Whether the stream's first events are written.
 #[derive(Clone, Copy, Debug)]
 enum Begun {
     No,
-    /// Written, after the comment that the replies wait.
+    /// Written, after a comment which says that the replies wait for a slot.
     Waiting,
     Yes,
 }
@@ -95,7 +95,7 @@ impl ReplyStream {
         }
     }
 
-    /// The events of all deltas that are ready; none when all text is held back.
+    /// Writes the events of all deltas that are ready; none when all text is held back.
     ///
     /// # Errors
     /// When a reply fails; `bytes` has the events before.
@@ -104,7 +104,7 @@ impl ReplyStream {
         let admissions = &mut self.admissions;
         let waiting = matches!(begun, Begun::Waiting);
         let mut each = |service: &Service, piece| {
-            // Most polls write nothing.
+            // Most polls write nothing, so the capacity is reserved only here.
             bytes.reserve(FRAME_BYTES);
             write_admitted(admissions, writer.as_mut(), bytes);
             if let Begun::No = std::mem::replace(begun, Begun::Yes) {
@@ -130,7 +130,7 @@ impl ReplyStream {
         Poll::Ready(Some(Ok(Frame::data(Bytes::from(bytes)))))
     }
 
-    /// The events that begin the stream, where no token has come in time.
+    /// Writes the stream's first events when no token has come in time.
     fn begin(&mut self, bytes: &mut Vec<u8>) {
         let waiting = self.generation.queued().is_none();
         if waiting {
@@ -141,7 +141,7 @@ impl ReplyStream {
         self.writer.write_start(bytes);
     }
 
-    /// The last frame of a stream that fails, after the events that it has already.
+    /// Last frame of a stream that fails: `bytes`, events before the failure, then the error.
     fn failure(
         &mut self,
         error: &ApiError,
@@ -156,7 +156,7 @@ impl ReplyStream {
     }
 }
 
-/// Lets the writer know what the prompts took, where that is news.
+/// Gives the prompts' token usage to the writer, once, as soon as all replies have slots.
 fn write_admitted(
     admissions: &mut Option<Admissions>,
     writer: &mut dyn Writer,
@@ -189,7 +189,7 @@ impl Body for ReplyStream {
                 return this.frame(bytes);
             }
         }
-        // Polling both at every token would cost as much as writing its event.
+        // Abort and timer are polled only if woken: polling both costs as much as writing an event.
         let woken = this.woken.as_ref();
         let asked = woken.is_some_and(|waker| waker.will_wake(cx.waker()));
         if asked && !this.abort.may_be_due() && !this.keep_alive.is_elapsed() {

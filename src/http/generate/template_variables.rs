@@ -1,7 +1,8 @@
-//! Variables of the chat template that a request sets, in `chat_template_kwargs` or beside it.
+//! Variables of the chat template that a request sets, in `chat_template_kwargs` or beside that
+//! object.
 //!
-//! Which ones there are is the model's matter: what its template reads is passed on, and the answer
-//! says of the rest that it changed nothing. What frames a conversation stays the server's.
+//! Variables that the model's template reads are passed on; for the others the answer has a warning
+//! that they changed nothing. Variables that frame a conversation are the server's alone.
 
 use serde_json::{Map, Value};
 
@@ -13,12 +14,13 @@ use text::chat::ChatModel;
 const OBJECT: &str = "chat_template_kwargs";
 /// Template variables that clients also send as members of the request itself.
 const BESIDE: &[&str] = &["preserve_thinking", "clear_thinking", EFFORT];
-/// The variable of the effort, and objects that hold it by another name.
+/// Variable of the reasoning effort.
 const EFFORT: &str = "reasoning_effort";
 const EFFORT_HOLDERS: [&str; 2] = ["output_config", "reasoning"];
-/// Switches of thinking: what they come to with all other fields is passed on.
+/// Variables that switch thinking. Their values are not passed on as sent, but only the result of
+/// all fields that switch thinking.
 const SWITCHES: &[&str] = &["enable_thinking", SWITCH];
-/// The switch by the name that some templates read.
+/// Switch of thinking by the name that some templates read.
 const SWITCH: &str = "thinking";
 /// Variables that bound the reasoning whether or not the template reads them.
 const BOUNDS: &[&str] = &["thinking_budget", EFFORT];
@@ -33,22 +35,22 @@ const RESERVED: &[&str] = &[
     "chat_template",
     "tokenize",
 ];
-/// Characters of a name that a message repeats.
+/// Characters of a variable's name that a message repeats.
 const NAME_CHARS_MAX: usize = 64;
 
-/// A variable that a request sets: a text, a number, or true or false.
+/// Template variable that a request sets: a text, a number or a boolean.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Variable {
     name: String,
-    /// The field that sets it.
+    /// Path of the field that sets the variable.
     path: String,
     value: Value,
 }
 
-/// Reads the variables that a body sets; those in the object come last, and count.
+/// Reads the variables that a body sets. Variables in `chat_template_kwargs` come last, to prevail.
 ///
 /// # Errors
-/// Names the field that cannot be one.
+/// Names the field that cannot be a variable.
 pub fn read(object: &Object<'_>) -> Result<Vec<Variable>, ApiError> {
     let mut found = Vec::new();
     for holder in EFFORT_HOLDERS {
@@ -104,11 +106,11 @@ fn variable(name: &str, field: &Field<'_>) -> Result<Variable, ApiError> {
     }
 }
 
-/// Members of `variables` that the template of `chat` reads, where a reply thinks or does not, and
-/// the warnings of the rest.
+/// Variables that the template of `chat` reads, among them the switch of thinking, set to `thinks`;
+/// and warnings about the others.
 ///
 /// # Errors
-/// Names the field that would frame the conversation.
+/// Names the field that sets a variable of the template's own.
 pub fn passed_on(
     variables: &[Variable],
     thinks: bool,

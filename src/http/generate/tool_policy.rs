@@ -1,4 +1,4 @@
-//! The tools that replies may call and the form that they must have, in every dialect.
+//! Tools that replies may call and the form that calls must have, in every dialect.
 
 use serde_json::Value;
 
@@ -12,12 +12,12 @@ use text::grammar::calls::{self, Calls};
 use super::constraint::Rule;
 use super::tools::needs_tools;
 
-/// Tools that the model is shown, which of them the replies may call, and whether they must.
+/// Tools that the model is shown, with the choice among them: which may or must be called.
 #[derive(Debug, Default)]
 pub struct ToolPolicy {
     pub tools: Vec<Value>,
     pub choice: ToolChoice,
-    /// Indices of the tools that may be called; None where all may be.
+    /// Indices of the tools that may be called; None if all may be.
     pub allowed: Option<Vec<usize>>,
 }
 
@@ -31,11 +31,11 @@ impl ToolPolicy {
         }
     }
 
-    /// Reads the `tool_choice` of OpenAI's APIs among `tools`; with these come warnings of those
-    /// that are left out. `chosen` reads one that is an object, which `otherwise` describes.
+    /// Reads the `tool_choice` of OpenAI's APIs. `tools` come with warnings about omitted tools.
+    /// `chosen` reads a choice that is an object, which `otherwise` describes in an error.
     ///
     /// # Errors
-    /// Names the field that is no such choice.
+    /// Names the field that is no valid choice.
     pub fn read(
         object: &Object<'_>,
         (tools, left_out): (Vec<Value>, &[String]),
@@ -55,8 +55,8 @@ impl ToolPolicy {
         }
     }
 
-    /// A policy by which no tool may be called, so that the model is shown none. Where there is
-    /// none to begin with, nothing is forbidden either.
+    /// Policy under which no tool may be called, so that the model is shown none. Without tools, no
+    /// call needs to be forbidden.
     pub fn withheld(tools: &[Value]) -> ToolPolicy {
         let choice = match tools.is_empty() {
             true => ToolChoice::Auto,
@@ -65,8 +65,8 @@ impl ToolPolicy {
         ToolPolicy::of(Vec::new(), choice)
     }
 
-    /// Whether calls may be read that deviate from the form: not where the reply must call, or
-    /// calls must be of some tools or follow their schemas. There a grammar enforces the form.
+    /// Whether calls that deviate from their form may be read: only if no grammar enforces the
+    /// form, which one does for required calls, allowed subsets of the tools and strict schemas.
     pub fn is_lenient(&self) -> bool {
         let free = self.choice == ToolChoice::Auto && self.allowed.is_none();
         free && !self.tools.iter().any(is_strict)
@@ -80,11 +80,11 @@ impl ToolPolicy {
     }
 }
 
-/// `{"mode": …, "tools": […]}`: the model is shown all tools, and may or must call some of them.
-/// `index` finds one of the list.
+/// Policy of `{"mode": …, "tools": […]}`: the model is shown all tools, and may or must call a tool
+/// of that list. `index` finds an item of the list among `tools`.
 ///
 /// # Errors
-/// Names the field that is no such choice.
+/// Names the field that is no valid choice.
 pub fn allowed(
     choice: &Object<'_>,
     tools: Vec<Value>,
@@ -113,7 +113,7 @@ pub fn allowed(
     })
 }
 
-/// The index of the tool `wanted`, which the field `name` names.
+/// Index of the tool `wanted` in `tools`; `name` is the field that names this tool.
 ///
 /// # Errors
 /// When there is no such tool.
@@ -127,23 +127,23 @@ pub fn index_of(name: &Field<'_>, wanted: &str, tools: &[Value]) -> Result<usize
 pub enum ToolChoice {
     #[default]
     Auto,
-    /// None of them.
+    /// No tool may be called.
     Never,
-    /// At least one of them.
+    /// At least one tool must be called.
     Required,
-    /// Exactly this one, by its index.
+    /// The tool of this index must be called, exactly once.
     Named(usize),
 }
 
-/// Rule of a reply, as the tools that are offered and the form of the answer make it. The form
-/// comes with the field that asks for it.
+/// Constraint of replies that follows from the tools and from the form of the answer, which comes
+/// with the field that asks for it.
 pub fn combined(
     policy: &ToolPolicy,
     answer: Option<(&'static str, Grammar)>,
     parallel: bool,
     facts: &Facts,
 ) -> Result<Option<Rule>, ApiError> {
-    // A model that calls no tools is found out later, and reported in other words.
+    // Models without a tool format are refused in `encoded`, more clearly; any format will do here.
     let format = facts.tool_format.unwrap_or(ToolFormat::Qwen3Coder);
     let whole = |field, tools: &[Value], calls, answer| {
         let grammar = call_grammar((field, format), tools, calls, answer)?;
@@ -180,7 +180,7 @@ fn is_strict(tool: &Value) -> bool {
     tool["function"]["strict"] == true
 }
 
-/// Forced calls follow the schemas of their tools even where these are not strict.
+/// Forced calls follow the schemas of their tools even if these are not strict.
 fn call_grammar(
     (field, format): (&str, ToolFormat),
     tools: &[Value],

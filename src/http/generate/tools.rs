@@ -1,5 +1,4 @@
-//! Tools of every dialect: what they are checked for, and how the model reads their calls and
-//! results.
+//! Checks of tools that every dialect shares, and texts about calls and results for the model.
 
 use serde_json::{Map, Value};
 
@@ -9,13 +8,13 @@ use crate::json;
 use text::template::digits;
 use text::tools::{NAME_BYTES_MAX, is_name};
 
-/// The one argument of a tool that takes free text.
+/// Name of the one argument of a tool that takes free text.
 pub const CUSTOM_ARGUMENT: &str = "input";
 
-/// Checks that calls can carry a tool's name.
+/// Checks that a tool's name can stand in calls.
 ///
 /// # Errors
-/// Says how long it may be, and of which characters.
+/// States the allowed length and characters.
 pub fn check_name(field: &Field<'_>) -> Result<(), ApiError> {
     if !is_name(field.string()?) {
         let problem =
@@ -25,10 +24,10 @@ pub fn check_name(field: &Field<'_>) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Checks that a schema can be one of a tool's parameters: these are the members of an object.
+/// Checks that a schema can describe a tool's parameters, which are the members of an object.
 ///
 /// # Errors
-/// Names the keyword that says otherwise.
+/// Names the keyword at fault.
 pub fn check_parameters(field: &Field<'_>) -> Result<(), ApiError> {
     field.object()?;
     let refuse = |keyword, problem| {
@@ -53,8 +52,8 @@ pub fn check_parameters(field: &Field<'_>) -> Result<(), ApiError> {
     }
 }
 
-/// Arguments as an object. A call that the model itself wrote badly comes back in the history; it
-/// must not end the conversation, so what is no object is shown under one name.
+/// Arguments of a call as an object. Malformed arguments that the model wrote come back in the
+/// history and must not end the conversation, so a text that is no object becomes the only member.
 ///
 /// # Errors
 /// When the field is neither an object nor a string.
@@ -77,7 +76,7 @@ pub fn arguments_object(field: &Field<'_>) -> Result<Map<String, Value>, ApiErro
     }
 }
 
-/// Arguments of a call in the field `name` of `object`; none where it is absent.
+/// Arguments of a call in the field `name` of `object`; none if the field is absent.
 ///
 /// # Errors
 /// Errors of [`arguments_object`].
@@ -86,12 +85,12 @@ pub fn arguments_in(object: &Object<'_>, name: &str) -> Result<Map<String, Value
     Ok(arguments.transpose()?.unwrap_or_default())
 }
 
-/// Characters of a type that are compared.
+/// Characters of a tool's type that are compared with known types.
 const TYPE_CHARS_MAX: usize = 40;
-/// Characters that a misspelt type adds, leaves out or changes.
+/// Characters that a misspelt type may add, leave out or change.
 const SLIPS_MAX: usize = 2;
 
-/// The one of the types `known` that `kind` is a slip of the pen for, if there is one.
+/// The type of `known` that `kind` misspells, if there is one.
 pub fn misspelt(kind: &str, known: &[&'static str]) -> Option<&'static str> {
     let kind: String = kind.chars().take(TYPE_CHARS_MAX).collect();
     let near = |known: &&&str| {
@@ -101,13 +100,13 @@ pub fn misspelt(kind: &str, known: &[&'static str]) -> Option<&'static str> {
     known.iter().find(near).copied()
 }
 
-/// Words on a tool that another server would run itself.
+/// Warning about a tool that another server would run itself.
 pub fn not_run_here(kind: &str) -> String {
     let shown: String = kind.chars().take(TYPE_CHARS_MAX).collect();
     format!("tools of the type {shown:?} are not run here: it is left out")
 }
 
-/// Why a call is required where none can be made. `left_out`: warnings of what there was.
+/// Error if a call is required but no tool is callable. `left_out`: warnings about tools left out.
 pub fn needs_tools(left_out: &[String]) -> String {
     match left_out {
         [] => "needs tools".to_string(),
@@ -115,8 +114,8 @@ pub fn needs_tools(left_out: &[String]) -> String {
     }
 }
 
-/// Stand-in in a tool's result for a part that this server cannot read. The user's agent put it
-/// there, and sends it again with every turn: refused, it would end the conversation.
+/// Placeholder in a tool's result for a part that this server cannot read. The client sends such a
+/// part again with every turn: refusing it would end the conversation.
 pub fn left_out(kind: &str) -> String {
     format!("[{kind} left out: this model reads text only]")
 }

@@ -10,13 +10,13 @@ use serde_json::{Value, json};
 use crate::error::ApiError;
 use crate::fields::Field;
 
-/// Messages in the form that templates read.
+/// Builder of a conversation, message by message, in the form that templates read.
 #[derive(Debug, Default)]
 pub struct Transcript {
     turns: Vec<Turn>,
-    /// Turn of the last call of each id, and the index of the call in it.
+    /// Turn of the latest call with each id, and the index of the call in its turn.
     calls: HashMap<String, (usize, usize)>,
-    /// The first field of reasoning that could not be read, and how many there are.
+    /// Field of the first reasoning that could not be read, and how many such fields there are.
     unread: Option<(String, usize)>,
 }
 
@@ -29,17 +29,17 @@ pub struct Read {
     pub left_out: Vec<String>,
 }
 
-/// A message, and the results of its calls.
+/// A message, and the results of the tool calls in it.
 #[derive(Debug)]
 struct Turn {
     message: Value,
-    /// One for each call.
+    /// Result of each call, once it has come.
     results: Vec<Option<Value>>,
-    /// Results that name no call: they belong to the calls that have no other.
+    /// Results that name no call: they go to the calls without a result, in their order.
     nameless: Vec<Value>,
 }
 
-/// Why a result belongs to no call.
+/// Reason why a result belongs to no call.
 enum Unbound {
     NoCall,
     Answered,
@@ -81,8 +81,8 @@ impl Transcript {
         }
     }
 
-    /// Adds what a tool put out: the result of the call that has `id`. Without an id it belongs to
-    /// a call of the last turn that has no result.
+    /// Adds `message`, the result of the call `id`; without an id, of a call without result in the
+    /// last turn.
     ///
     /// # Errors
     /// Names the field of an id that no call has, or whose call has a result.
@@ -105,13 +105,13 @@ impl Transcript {
         Ok(())
     }
 
-    /// Adds the result of the call that has `id`, as [`Transcript::push_result`].
+    /// Adds `text` as the result of the call that has `id`, as [`Transcript::push_result`].
     pub fn push_output(&mut self, id: &Field<'_>, text: &str) -> Result<(), ApiError> {
         let message = json!({"role": "tool", "tool_call_id": id.string()?, "content": text});
         self.push_result(Some(id), message)
     }
 
-    /// The free element for the result of the last call with `id`.
+    /// Slot for the result of the last call with `id`.
     fn open(&mut self, id: &str) -> Result<&mut Option<Value>, Unbound> {
         let (turn, index) = *self.calls.get(id).ok_or(Unbound::NoCall)?;
         match &mut self.turns[turn].results[index] {
@@ -120,7 +120,7 @@ impl Transcript {
         }
     }
 
-    /// Records reasoning that this server did not seal.
+    /// Records that reasoning in the field `at`, which this server did not seal, is left out.
     pub fn leave_out_reasoning(&mut self, at: String) {
         self.unread.get_or_insert((at, 0)).1 += 1;
     }
@@ -161,7 +161,7 @@ impl Turn {
         !self.results.is_empty()
     }
 
-    /// Names of its calls.
+    /// Ids of the turn's calls.
     fn ids(&self) -> Vec<Option<String>> {
         let calls = self.message["tool_calls"].as_array();
         let ids = calls.into_iter().flatten().map(|call| call["id"].as_str());

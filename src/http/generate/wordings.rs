@@ -7,31 +7,30 @@ use engine::request::Dry;
 use step::executor::TokenId;
 use text::chat::ChatModel;
 
-/// Texts over which no repetition reaches where a request names none, as in llama-server.
+/// Breakers of the DRY rule, which end repetitions, if a request names none; as in llama-server.
 const BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
 
-/// Texts that must not be in a reply, and those over which no repetition reaches.
+/// Texts that must not be in a reply, and breakers of the DRY rule, at which a repetition ends.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Wordings {
     bad_words: Vec<String>,
-    /// Texts that break a repetition; empty if the request does not penalise repetitions by the DRY
-    /// rule.
+    /// Texts at which a repetition ends; empty if the request does not use the DRY rule.
     breakers: Vec<String>,
 }
 
-/// Wordings as tokens.
+/// The texts of [`Wordings`] as tokens.
 #[derive(Debug, Default)]
 pub struct WordTokens {
     pub bad: Vec<Vec<TokenId>>,
-    /// Ascending.
+    /// Tokens whose text has a breaker, ascending.
     pub breakers: Vec<TokenId>,
 }
 
 impl Wordings {
-    /// `bad_words` and `dry_sequence_breakers`; `dry` is the rule that the latter are for.
+    /// `bad_words` and `dry_sequence_breakers`; breakers are read only if `dry` is on.
     ///
     /// # Errors
-    /// Names what is no such text.
+    /// Names the field that is no valid text.
     pub fn read(object: &Object<'_>, dry: &Dry) -> Result<Wordings, ApiError> {
         let texts = |name: &str, most: usize| {
             let texts = object.get(name);
@@ -48,8 +47,7 @@ impl Wordings {
         })
     }
 
-    /// Tokens of each word alone and of the word after a blank, since these differ; and each token
-    /// whose text has a breaker.
+    /// Tokens of each bad word, alone and after a blank; and each token whose text has a breaker.
     ///
     /// # Errors
     /// Names a word that has no tokens.

@@ -17,21 +17,21 @@ use super::content::UNSEALED;
 use super::partial::{Input, complete_part};
 use super::request::MessagesRequest;
 
-/// Facts of a message that are known before its reply.
+/// Members of a message that are known before its reply.
 #[derive(Clone)]
 pub struct Identity {
     id: String,
     model: String,
     request_id: String,
     stops: Vec<String>,
-    /// Seal of the reasoning, which the signature holds if thinking blocks come without text.
+    /// Seal of the reasoning for the signature, which has the text if thinking blocks come without.
     seal: Option<Seal>,
-    /// Parts of the request that are not enforced.
+    /// Warnings for the client about parts of the request that are not enforced.
     warnings: Vec<String>,
 }
 
 impl Identity {
-    /// Identity of an answer to a client that `seal` is of.
+    /// Identity of an answer; `seal` is that of the client.
     pub fn new(model: &str, request_id: &str, request: &MessagesRequest, seal: Seal) -> Identity {
         Identity {
             id: format!("msg_{}", &random::hex()[..24]),
@@ -61,7 +61,7 @@ impl Identity {
         message
     }
 
-    /// `stop_reason` and `stop_sequence`.
+    /// The members `stop_reason` and `stop_sequence`.
     fn end(&self, finish: Finish) -> Value {
         let sequence = match finish {
             Finish::StopString(at) | Finish::StopInCall(at) => self.stops.get(at),
@@ -70,7 +70,7 @@ impl Identity {
         let reason = match finish {
             Finish::Stop => "end_turn",
             Finish::StopString(_) | Finish::StopInCall(_) => "stop_sequence",
-            // With this reason clients retry instead of running half a call.
+            // With `max_tokens` clients retry instead of running half a call.
             Finish::Length | Finish::HalfCall => "max_tokens",
             Finish::ContextFull => "model_context_window_exceeded",
             Finish::ToolCalls => "tool_use",
@@ -83,7 +83,8 @@ fn call_id() -> String {
     format!("toolu_{}", &random::hex()[..24])
 }
 
-/// Usage; cached tokens of the prompt count apart. Writes to a cache are not billed here.
+/// Usage in the form of the API, where cached tokens of the prompt count apart from the others.
+/// Writes to the cache cost nothing here.
 fn usage_json(usage: Usage) -> Value {
     json!({
         "input_tokens": usage.prompt - usage.cached,
@@ -93,7 +94,7 @@ fn usage_json(usage: Usage) -> Value {
     })
 }
 
-/// The answer to a request that does not stream: what a stream's events add up to.
+/// The answer to a request that does not stream, which equals the sum of a stream's events.
 pub fn whole_answer(identity: &Identity, reply: Settled, usage: Usage) -> Value {
     let mut writer = MessageWriter::new(identity.clone());
     let mut events = Vec::new();
@@ -118,13 +119,13 @@ enum Block {
 pub struct MessageWriter {
     identity: Identity,
     begun: bool,
-    /// The open block with its JSON, whose text comes with its end.
+    /// The open block and its JSON, which gets its text when the block ends.
     open: Option<(Block, Value)>,
     /// Text, reasoning or JSON of the input in the open block.
     text: String,
-    /// Input of the call that is open.
+    /// Streamed JSON of the arguments, if the open block is a call.
     input: Input,
-    /// Blocks before the open one.
+    /// JSON of the blocks before the open one.
     content: Vec<Value>,
     finish: Finish,
 }
@@ -192,8 +193,8 @@ impl MessageWriter {
         self.open = Some((block, start));
     }
 
-    /// Ends the open block. If the reply's end cut off its input, that has its complete members
-    /// alone; the stop reason says so.
+    /// Ends the open block. If the reply's end cut off the arguments of a call, only their complete
+    /// members are kept, and the stop reason tells the client.
     fn close(&mut self, out: &mut Vec<u8>) {
         let Some((block, mut json)) = self.open.take() else {
             return;
@@ -220,7 +221,7 @@ impl MessageWriter {
         self.content.push(json);
     }
 
-    /// A delta of the block that was begun last.
+    /// Writes a delta of the block that was begun last.
     fn piece(&self, kind: &str, name: &str, text: &str, out: &mut Vec<u8>) {
         // Writing to memory does not fail.
         let _ = write!(
@@ -235,7 +236,7 @@ impl MessageWriter {
 }
 
 impl Writer for MessageWriter {
-    /// The first event has the usage of the prompt, whose cached tokens clients count.
+    /// The first event has the usage of the prompt, since clients count its cached tokens.
     fn write_admitted(&mut self, usage: Usage, out: &mut Vec<u8>) {
         self.begun = true;
         let usage = usage_json(usage);

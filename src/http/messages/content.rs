@@ -17,24 +17,23 @@ use super::tools;
 
 /// Signature of thinking blocks that come with their text; other servers sign the text there.
 pub const UNSEALED: &str = "atlas";
-/// Beginning of a block in which a coding agent identifies itself for billing. It differs in each
-/// request, at the head of the prompt, so it would defeat the prefix cache; the model needs none.
+/// Beginning of a block in which a coding agent identifies itself for billing. The block differs in
+/// each request, at the head of the prompt, so it would defeat the prefix cache; no model needs it.
 const BILLING_MARK: &str = "x-anthropic-billing-header";
-/// Between the blocks of one text.
+/// Separator of the blocks of one text.
 const BLOCK_GAP: &str = "\n\n";
-/// Precedes the result of a tool that failed.
+/// Prefix of the result of a tool that failed.
 const ERROR_MARK: &str = "Error: ";
 
-/// Suffix of the types of blocks with output of a server's tool.
+/// Suffix of the types of blocks with output of a tool that another server ran.
 const SERVED_RESULT: &str = "_tool_result";
-/// Prefix of fields that only the server can read which wrote them.
+/// Prefix of fields that only the server that wrote them can read.
 const ENCRYPTED: &str = "encrypted_";
 
-/// The whole conversation, system text first; no messages where the field is absent. Tools that
-/// it refers to are loaded.
+/// The whole conversation, system text first; no messages if the field is absent. Tools that
+/// messages refer to are loaded.
 ///
-/// `cache_control` may stand on any block: it says what to keep for later, never what is meant, and
-/// is passed over.
+/// `cache_control` may stand on any block; it concerns caching, not content, and is ignored.
 pub fn conversation(
     object: &Object<'_>,
     known: &mut ConversationTools,
@@ -96,7 +95,7 @@ fn system_message(field: &Field<'_>, known: &mut ConversationTools) -> Result<St
     Ok(texts.join(BLOCK_GAP))
 }
 
-/// Text of a tool that a system message adds; None if another server would run it.
+/// Text that describes a tool which a system message adds; None if another server would run it.
 fn added(block: &Object<'_>, known: &mut ConversationTools) -> Result<Option<String>, ApiError> {
     let tool = block.require("tool")?.object()?;
     let kind = tool.require("type")?;
@@ -108,7 +107,7 @@ fn added(block: &Object<'_>, known: &mut ConversationTools) -> Result<Option<Str
     text.transpose()
 }
 
-/// The name to which a reference to a tool refers.
+/// Field with the name of the tool in a reference.
 fn referred<'v>(tool: &Object<'v>) -> Result<Field<'v>, ApiError> {
     let kind = tool.require("type")?;
     match kind.string()? {
@@ -117,7 +116,7 @@ fn referred<'v>(tool: &Object<'v>) -> Result<Field<'v>, ApiError> {
     }
 }
 
-/// The blocks of a content, or None for a string.
+/// Blocks of a content; None if it is a string.
 fn blocks<'v>(field: &Field<'v>) -> Result<Option<Vec<Field<'v>>>, ApiError> {
     match field.value {
         Value::String(_) => Ok(None),
@@ -148,7 +147,7 @@ fn message(
     }
 }
 
-/// Texts in their order; tool results go after their calls.
+/// Adds the texts of a user's message in their order; tool results go after their calls.
 fn user(
     content: &Field<'_>,
     known: &mut ConversationTools,
@@ -194,14 +193,14 @@ fn tool_result(
     push_output(object, text, out)
 }
 
-/// Adds the output of a tool or, marked as such, its error.
+/// Adds the output of a tool, or its error with a mark.
 fn push_output(object: &Object<'_>, text: String, out: &mut Transcript) -> Result<(), ApiError> {
     let failed = object.boolean("is_error", false)?;
     let mark = if failed { ERROR_MARK } else { "" };
     out.push_output(&object.require("tool_use_id")?, &format!("{mark}{text}"))
 }
 
-/// Text of a block of a tool's result; a placeholder for a block that is no text.
+/// Text of a block of a tool's result; a placeholder if the block has no text.
 fn result_block<'v>(
     field: &Field<'v>,
     known: &mut ConversationTools,
@@ -220,7 +219,7 @@ fn result_block<'v>(
     }
 }
 
-/// A block that is text, be it of a document or a search.
+/// Text of a block: of text, of a document or of a search result.
 fn written<'v>(field: &Field<'v>) -> Result<Cow<'v, str>, ApiError> {
     match documents::text(field)? {
         Some(text) => Ok(text.into()),
@@ -240,7 +239,7 @@ fn text_block<'v>(field: &Field<'v>) -> Result<&'v str, ApiError> {
     }
 }
 
-/// Blocks of an assistant's message between two outputs of a server's tools.
+/// Blocks of an assistant's message between two outputs of tools that another server ran.
 #[derive(Default)]
 struct Turn<'v> {
     thoughts: Vec<Cow<'v, str>>,
@@ -253,7 +252,7 @@ impl<'v> Turn<'v> {
         let object = block.object()?;
         match kind {
             "tool_use" | "server_tool_use" | "mcp_tool_use" => self.calls.push(tool_use(&object)?),
-            // Summary of a conversation.
+            // A compaction block summarises the earlier conversation.
             "compaction" => self.texts.extend(object.optional_string("content")?),
             _ => self.texts.push(text_block(block)?),
         }
@@ -266,8 +265,7 @@ impl<'v> Turn<'v> {
     }
 }
 
-/// Reasoning, text and calls become one message, which ends at an output of a server's tool among
-/// the blocks.
+/// Adds reasoning, text and calls as one message, which ends at an output of another server's tool.
 fn assistant(content: &Field<'_>, seal: &Seal, out: &mut Transcript) -> Result<(), ApiError> {
     let Some(blocks) = blocks(content)? else {
         out.push(json!({"role": "assistant", "content": content.string()?}));
@@ -278,7 +276,7 @@ fn assistant(content: &Field<'_>, seal: &Seal, out: &mut Transcript) -> Result<(
     for block in &blocks {
         let object = block.object()?;
         match object.require("type")?.string()? {
-            // Another server's secret.
+            // Only the server that encrypted the block can read it.
             "redacted_thinking" => out.leave_out_reasoning(object.path_of("data")),
             "thinking" => match thought(&object, seal)? {
                 Some(text) => open.get_or_insert_default().thoughts.push(text),
@@ -301,8 +299,8 @@ fn assistant(content: &Field<'_>, seal: &Seal, out: &mut Transcript) -> Result<(
     Ok(())
 }
 
-/// Text of a thinking block, or of its signature if that is sealed; none if another server signed
-/// it.
+/// Reasoning of a thinking block: its text, or else the sealed text in its signature; None if
+/// another server signed.
 fn thought<'v>(block: &Object<'v>, seal: &Seal) -> Result<Option<Cow<'v, str>>, ApiError> {
     let text = block.require("thinking")?.string()?;
     match block.optional_string("signature")? {
@@ -313,7 +311,7 @@ fn thought<'v>(block: &Object<'v>, seal: &Seal) -> Result<Option<Cow<'v, str>>, 
     }
 }
 
-/// Output of another server's tool.
+/// Appends the output of a tool that another API server ran.
 fn served_result(object: &Object<'_>, out: &mut Transcript) -> Result<(), ApiError> {
     let shown = |value: &Value| match (value.as_str(), value["text"].as_str()) {
         (Some(text), _) | (None, Some(text)) => text.to_string(),
@@ -327,7 +325,7 @@ fn served_result(object: &Object<'_>, out: &mut Transcript) -> Result<(), ApiErr
     push_output(object, text, out)
 }
 
-/// A value without what a model cannot read.
+/// The value without encrypted fields and files, which a model cannot read.
 fn readable(value: &Value) -> Value {
     match value {
         Value::Object(fields) if fields.get("type").is_some_and(|kind| kind == "base64") => {

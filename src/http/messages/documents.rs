@@ -1,4 +1,4 @@
-//! Blocks of texts that come from elsewhere: documents, and what a search found.
+//! Blocks of texts from elsewhere: documents, and results of a search.
 
 use std::borrow::Cow;
 
@@ -6,10 +6,10 @@ use crate::error::ApiError;
 use crate::fields::{Field, Object};
 use crate::limits::CONTENT_PARTS_MAX;
 
-/// Between the lines of one such block.
+/// Separator of the lines of one document or search result.
 const LINE_GAP: &str = "\n";
 
-/// The text of a block with what names it, if that is all text; None where it is something else.
+/// Text of a document or search result with its title and source; None if there is more than text.
 ///
 /// # Errors
 /// Names the field that is malformed.
@@ -37,7 +37,7 @@ fn document(object: &Object<'_>) -> Result<Option<String>, ApiError> {
     lines(object, &["title", "context"], &text).map(Some)
 }
 
-/// The fields `names` of a block, then its text: a string or a list of blocks of text.
+/// The fields `names` of a block, then `text`: a string or a list of blocks of text.
 fn lines(object: &Object<'_>, names: &[&str], text: &Field<'_>) -> Result<String, ApiError> {
     let named = names.iter().filter_map(|name| object.get(name));
     let mut lines: Vec<Cow<'_, str>> = Vec::new();

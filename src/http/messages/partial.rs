@@ -1,9 +1,9 @@
-//! Inputs of calls, which the end of the reply may cut off.
+//! Arguments of tool calls (`input`), which the end of the reply may cut off.
 
 use serde_json::{Map, Value};
 
 /// Complete members and items of a JSON object that was cut off, as clients' libraries read it from
-/// a stream. Anything else is the empty object.
+/// a stream. Other JSON gives the empty object.
 pub fn complete_part(json: &str) -> Value {
     let mut input = Input::default();
     let mut whole = input.push(json);
@@ -13,29 +13,27 @@ pub fn complete_part(json: &str) -> Value {
     Value::Object(object.unwrap_or_default())
 }
 
-/// Streamed JSON of an input, passed on up to its last complete value, so that a stream never holds
-/// more than a whole answer of the same reply.
+/// Streamed JSON of a call's arguments, passed on up to its last complete value, so that the events
+/// of a stream never add up to more than a whole answer of the same reply.
 #[derive(Debug, Default)]
 pub struct Input {
-    /// Bytes read so far, and the last of them that have not been returned.
+    /// Bytes read so far.
     length: usize,
     pending: String,
     in_string: bool,
     escaped: bool,
-    /// A string that ends here is a member's name.
+    /// Whether the next string to end is a member's name.
     in_name: bool,
-    /// Brackets that close the objects and lists that are open, here as after the last complete
-    /// value.
+    /// Brackets that close the objects and lists open here, and also after the last complete value.
     open: Vec<u8>,
-    /// Where the last value that is complete ends, or one begins that may be empty.
+    /// Length up to the end of the last complete value, or to the start of a possibly empty one.
     complete: usize,
     /// Length up to the comma after the last complete value.
     separated: usize,
 }
 
 impl Input {
-    /// Takes more of the input's JSON. Returns the text, not yet returned, up to the last complete
-    /// value and the comma after it.
+    /// Reads more of the JSON. Returns new text up to the last complete value and its comma.
     pub fn push(&mut self, json: &str) -> String {
         self.pending.push_str(json);
         json.bytes().for_each(|byte| self.take(byte));

@@ -21,22 +21,22 @@ use text::grammar::Grammar;
 
 use super::{content, tools};
 
-/// A checked request.
+/// A checked request for a message.
 #[derive(Debug)]
 pub struct MessagesRequest {
     pub ask: Ask,
     pub stream: bool,
-    /// False: thinking blocks come without their text.
+    /// Whether thinking blocks have their text.
     pub show_thinking: bool,
 }
 
-/// Prefix of the edit that removes reasoning.
+/// Prefix of the type of the context edit that removes reasoning.
 const CLEARS_THINKING: &str = "clear_thinking_";
-/// Edits that a request may ask for.
+/// Context edits that a request may ask for.
 const EDITS_MAX: usize = 16;
 
 impl MessagesRequest {
-    /// Reads a body.
+    /// Reads the body of a request.
     pub fn parse(body: &Value, seal: &Seal, facts: &Facts) -> Result<MessagesRequest, ApiError> {
         let object = Object::root(body)?;
         let mut ask = conversation(&object, seal, facts)?;
@@ -73,7 +73,7 @@ fn is_empty(list: &Field<'_>) -> bool {
     list.value.as_array().is_some_and(Vec::is_empty)
 }
 
-/// All of a request that both routes read.
+/// Reads the parts of a request that both routes need.
 fn conversation(object: &Object<'_>, seal: &Seal, facts: &Facts) -> Result<Ask, ApiError> {
     check(object, Api::Messages)?;
     if let Some(thread) = object.get("thread") {
@@ -87,7 +87,7 @@ fn conversation(object: &Object<'_>, seal: &Seal, facts: &Facts) -> Result<Ask, 
     let (policy, parallel) = (&calls.tools.policy, calls.parallel);
     let rule = tool_policy::combined(policy, format(object)?, parallel, facts)?;
     let lenient = calls.tools.policy.is_lenient();
-    // A reply thinks where it is told to, in the published API too.
+    // A reply thinks only if the request asks for it, as in the published API.
     let thinking = thinking::read(object, false)?;
     Ok(Ask {
         start: start(object, &read.messages),
@@ -107,7 +107,7 @@ fn conversation(object: &Object<'_>, seal: &Seal, facts: &Facts) -> Result<Ask, 
     })
 }
 
-/// A last message of the assistant is continued.
+/// Start of the reply: a last message of the assistant is continued.
 fn start(object: &Object<'_>, messages: &[Value]) -> Start {
     let last = messages.last();
     let said = last.is_some_and(|last| last["role"] == "assistant");
@@ -119,7 +119,7 @@ fn start(object: &Object<'_>, messages: &[Value]) -> Start {
     }
 }
 
-/// The schema that the output must obey, in either field where clients put it.
+/// Schema that the output must obey, from either of two fields.
 fn format(object: &Object<'_>) -> Result<Option<(&'static str, Grammar)>, ApiError> {
     let nested = object.optional_object("output_config")?;
     let nested = nested.and_then(|output| output.get("format"));
@@ -129,7 +129,7 @@ fn format(object: &Object<'_>) -> Result<Option<(&'static str, Grammar)>, ApiErr
     joined(nested, own.transpose()?)
 }
 
-/// The schema of a format, with the field that it stands in.
+/// Schema of a format, and the name of its field.
 fn schema_of(name: &'static str, format: &Field<'_>) -> Result<(&'static str, Grammar), ApiError> {
     let format = format.object()?;
     let kind = format.require("type")?;
@@ -139,8 +139,8 @@ fn schema_of(name: &'static str, format: &Field<'_>) -> Result<(&'static str, Gr
     }
 }
 
-/// `context_management` may ask for what templates do by themselves: to leave out what was thought
-/// before the last question.
+/// Checks `context_management`, which may only ask for what templates do by themselves: to leave
+/// out reasoning from before the last question.
 fn check_edits(object: &Object<'_>) -> Result<(), ApiError> {
     let management = object.optional_object("context_management")?;
     let Some(edits) = management.and_then(|management| management.get("edits")) else {
@@ -155,15 +155,14 @@ fn check_edits(object: &Object<'_>) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Whether thinking blocks carry their text. A summary would be of the same text, which is short
-/// enough as it is.
+/// Whether thinking blocks carry their text. If a summary is asked for, the whole text is sent.
 fn show_thinking(object: &Object<'_>) -> Result<bool, ApiError> {
     let thinking = object.optional_object("thinking")?;
     let Some(display) = thinking.and_then(|thinking| thinking.get("display")) else {
         return Ok(true);
     };
     match display.string()? {
-        // Thinking is streamed, which is what updates ask for.
+        // Streamed thinking is also what `updates` asks for.
         "summarized" | "updates" => Ok(true),
         "omitted" => Ok(false),
         _ => Err(display.error("must be summarized, updates or omitted")),

@@ -15,8 +15,8 @@ use super::typed;
 
 const SERVER_SEARCH: &str = "tool_search_tool_";
 
-/// Starts of the types of tools that run inside another server. Clients offer them beside their
-/// own; a reply that calls none of them is a reply they are prepared for, so they are left out.
+/// Prefixes of the types of tools that run inside another server. Clients offer such tools beside
+/// their own, and must be prepared for replies that call none, so the tools are left out.
 const SERVER_TOOLS: &[&str] = &[
     "web_search_",
     "web_fetch_",
@@ -26,13 +26,13 @@ const SERVER_TOOLS: &[&str] = &[
     "advisor_",
 ];
 
-/// Calls as a request wants them.
+/// Tools and choices about calls that a request makes.
 #[derive(Debug)]
 pub struct Calls {
     pub tools: Presented,
-    /// Tools that another server would run itself.
+    /// Warnings about tools that another server would run itself, which are left out.
     pub left_out: Vec<String>,
-    /// Whether a reply may hold more than one call.
+    /// Whether a reply may have more than one call.
     pub parallel: bool,
 }
 
@@ -60,7 +60,7 @@ pub fn calls(object: &Object<'_>, known: ConversationTools) -> Result<Calls, Api
     })
 }
 
-/// Words on the tools that another server would run.
+/// Warnings about the tools that another server would run, which are left out.
 fn left_out(object: &Object<'_>) -> Result<Vec<String>, ApiError> {
     let mut found = Vec::new();
     for item in object.items("tools", TOOLS_MAX)? {
@@ -128,7 +128,8 @@ pub fn tools(object: &Object<'_>) -> Result<ConversationTools, ApiError> {
         let deferred = object.boolean("defer_loading", false)?;
         tools.push((tool, deferred));
     }
-    // Tools that only a search of another server would find, or none at all, are shown at once.
+    // Deferred tools are shown at once if only another server could search them, or if all are
+    // deferred.
     let found = !searched_elsewhere && tools.iter().any(|(_, deferred)| !deferred);
     let (waiting, head): (Vec<_>, Vec<_>) = tools
         .into_iter()
@@ -137,7 +138,7 @@ pub fn tools(object: &Object<'_>) -> Result<ConversationTools, ApiError> {
     Ok(ConversationTools::new(plain(head), plain(waiting)))
 }
 
-/// A tool that is defined in the conversation, and its name; None if another server runs it.
+/// A tool defined in the conversation, and the field of its name; None if another server runs it.
 pub fn defined<'v>(object: &Object<'v>) -> Result<Option<(Field<'v>, Value)>, ApiError> {
     let kind = object.get("type");
     let kind_name = kind.as_ref().map_or(Ok("custom"), |kind| kind.string())?;
@@ -159,7 +160,7 @@ pub fn defined<'v>(object: &Object<'v>) -> Result<Option<(Field<'v>, Value)>, Ap
     Ok(Some((name, tool)))
 }
 
-/// Description of a client's tool beside the name.
+/// Description of a client's tool, without the name.
 fn described(object: &Object<'_>) -> Result<Map<String, Value>, ApiError> {
     let schema = object.require("input_schema")?;
     check_parameters(&schema)?;

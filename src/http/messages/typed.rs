@@ -1,9 +1,9 @@
-//! Tools of the Messages API that clients run and that their type describes: the model is shown in
-//! the words of this file what one made for that API knows of them.
+//! Tools of the Messages API that clients run and that a type defines. Models made for that API
+//! know such tools; other models are shown the descriptions of this file.
 
 use serde_json::{Map, Value, json};
 
-/// Beginning of the types, and the description of their tools.
+/// Prefix of a type, and a function that describes its tool.
 type Typed = (&'static str, fn() -> Value);
 const TYPED: [Typed; 3] = [
     ("bash_", bash),
@@ -11,7 +11,7 @@ const TYPED: [Typed; 3] = [
     ("memory_", memory),
 ];
 
-/// Description of a tool of the type `kind`; None if the type describes none.
+/// Description of a tool of the type `kind`; None if the type defines none.
 pub fn function(kind: &str) -> Option<Map<String, Value>> {
     let (_, describe) = TYPED.iter().find(|(start, _)| kind.starts_with(start))?;
     match describe() {

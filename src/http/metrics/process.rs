@@ -1,4 +1,4 @@
-//! Figures of the process, under the names that clients of Prometheus give them everywhere.
+//! Figures of the process, under the names that all Prometheus clients use.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::{Page, alone, figures};
 
-/// Writes them; `started` is in seconds since 1970.
+/// Appends the process's figures; `started` is in seconds since 1970.
 pub fn write(page: &mut Page, started: u64) {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     let seconds = time.tv_sec as f64 + time.tv_nsec as f64 / 1e9;
@@ -29,7 +29,7 @@ pub fn write(page: &mut Page, started: u64) {
     }
 }
 
-/// Bytes in memory, as the second word of `statm` counts pages.
+/// Bytes of resident memory: the second word of `statm`, in pages.
 fn resident() -> Option<u64> {
     let text = fs::read_to_string("/proc/self/statm").ok()?;
     let pages: u64 = text.split(' ').nth(1)?.parse().ok()?;

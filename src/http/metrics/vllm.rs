@@ -1,14 +1,14 @@
 //! The figures of this server under the names that dashboards made for vLLM read.
 //!
-//! Names and labels are those of vLLM's own `/metrics`. What this server has no figure for is left
-//! out rather than reported as zero.
+//! Names and labels are those of vLLM's own `/metrics`. Figures that this server does not have are
+//! left out rather than reported as zero.
 
 use step::PAGE;
 
 use super::{FINISHED, Page, figures, finished, responses};
 use crate::state::{ServerState, Service};
 
-/// Name of that server for a figure of the engine.
+/// vLLM's name for a figure of the engine.
 fn alias(name: &str) -> Option<&'static str> {
     Some(match name {
         "atlas_requests_running" => "vllm:num_requests_running",
@@ -24,9 +24,9 @@ fn alias(name: &str) -> Option<&'static str> {
     })
 }
 
-/// Appends the aliases, and what that server reports beside them.
+/// Appends the figures under vLLM's names, and figures that only vLLM reports.
 pub fn write(page: &mut Page, state: &ServerState, service: &Service) {
-    // One engine, as vLLM counts its own from 0.
+    // The only engine; vLLM counts its engines from 0.
     let model = label_value(&state.model_id);
     let labels = format!("engine=\"0\",model_name=\"{model}\"");
     let braced = format!("{{{labels}}}");
@@ -59,14 +59,14 @@ pub fn write(page: &mut Page, state: &ServerState, service: &Service) {
     let help = "Tokens of prompts and replies in a step.";
     let steps = &stats.step_tokens.0;
     steps.write(&mut page.text, name, &labels, help);
-    // The form that vLLM's page has for its routes.
+    // vLLM's page has these figures of its routes in this form.
     figures! { page:
         counter "http_requests_total" "Requests by the class of their status."
             => responses(state, "status"),
     }
 }
 
-/// Text between the quotes of the text format.
+/// Text as a label's value, escaped for the text format.
 fn label_value(text: &str) -> String {
     let mut out = String::new();
     for char in text.chars() {

@@ -1,7 +1,7 @@
-//! `GET /openapi.json`: the description of the API in OpenAPI 3.1.
+//! Description of the API in OpenAPI 3.1, `GET /openapi.json`.
 //!
-//! The document is made from what the parsers ask of bodies and from recorded answers; a test
-//! compares it with what it would be now.
+//! The document is generated from the fields that the parsers read and from recorded answers; a
+//! test compares it with a new one.
 
 #[cfg(test)]
 #[path = "derive_tests.rs"]
@@ -9,5 +9,5 @@ mod derive;
 #[cfg(test)]
 mod tests;
 
-/// The description as JSON.
+/// Description of the API in JSON.
 pub const DOCUMENT: &str = include_str!("openapi.json");

@@ -1,5 +1,5 @@
-//! JSON of the Responses API: items, their events, and the response they add up to. A whole answer
-//! is the response of the last event, so the two never differ.
+//! JSON of the Responses API: items, their events, and the response that consists of the items. A
+//! whole answer is the response of the last event, so the two never differ.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -40,18 +40,18 @@ fn usage_json(usage: Usage) -> Value {
     })
 }
 
-/// The one part of an item that is text.
+/// Kind of the text in an item, which has one part of text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TextPart {
     Output,
     Reasoning,
-    /// Reasoning as its own summary.
+    /// Reasoning, sent as if it were its own summary.
     Summary,
 }
 
 impl TextPart {
-    /// First letters of its item's id, names of events of its text and of itself, and the field of
-    /// its index.
+    /// Prefix of the item's id, names of the text's and of the part's events, field of the part's
+    /// index.
     fn names(self) -> (&'static str, &'static str, &'static str, &'static str) {
         match self {
             TextPart::Output => ("msg", "output_text", "content_part", "content_index"),
@@ -99,7 +99,7 @@ struct Call {
     id: String,
     call_id: String,
     tool: Tool,
-    /// JSON of the arguments so far, and the free text in it.
+    /// JSON of the arguments so far.
     arguments: String,
     text: FreeText,
 }
@@ -145,12 +145,12 @@ impl Call {
         item
     }
 
-    /// The arguments as an object; none of them while they are incomplete.
+    /// The arguments as an object; empty while they are incomplete.
     fn arguments_object(&self) -> Value {
         serde_json::from_str(&self.arguments).unwrap_or_else(|_| json!({}))
     }
 
-    /// The free text of a custom tool, as far as it came.
+    /// The free text of a custom tool, as far as it has come.
     fn input(&self) -> String {
         let arguments = serde_json::from_str::<Value>(&self.arguments);
         let whole = arguments.ok().map(|arguments| {
@@ -161,27 +161,27 @@ impl Call {
     }
 }
 
-/// Builder of a response, item by item, which writes the event of each step.
+/// Builder of a response, item by item, which writes events as items grow.
 pub struct Composer {
     head: Arc<Head>,
-    /// Handle by which the response is found and cancelled by its id, until its end.
+    /// Handle by which the response is found and cancelled by its id, until the response ends.
     running: Option<Handle>,
     names: ToolNames,
-    /// Owner's seal of reasoning.
+    /// Seal of the owner for reasoning.
     seal: Seal,
-    /// Reasoning items hold their text sealed too.
+    /// Whether reasoning items also have their text sealed.
     encrypted_reasoning: bool,
-    /// Form of reasoning: clients show its summary.
+    /// Kind of text in which reasoning is sent; some clients show summaries alone.
     reasoning: TextPart,
-    /// Parts of the request that are not enforced; the last event reports them.
+    /// Warnings about parts of the request that are not enforced; the last event has them.
     warnings: Vec<String>,
-    /// Items that are stored with the response, and where.
+    /// Parts of the request to store with the response, and the store; None if it is not stored.
     stored: Option<(StoredRequest, Store)>,
     open: Option<Open>,
     /// Log-probabilities of text that has not been sent yet.
     logprobs: Vec<Value>,
     output: Vec<Value>,
-    /// Events so far.
+    /// Number of events so far.
     events: u64,
     finish: Finish,
 }
@@ -222,7 +222,7 @@ impl Composer {
         }
     }
 
-    /// The abort of a response, which ends when `abort` says so or when the response is cancelled.
+    /// Abort that completes when `abort` does or when the response is cancelled.
     pub fn abort(&self, abort: Abort) -> Abort {
         match &self.running {
             Some(running) => abort.or_when(running.cancellation()),
@@ -230,10 +230,10 @@ impl Composer {
         }
     }
 
-    /// The answer to a request that does not stream, from what came of its reply.
+    /// The answer to a request that does not stream; `gathered` is the outcome of its reply.
     ///
     /// # Errors
-    /// Those of the reply, where it was not cancelled.
+    /// The reply's error, unless the response was cancelled.
     pub fn whole(
         mut self,
         model: &ChatModel,
@@ -256,7 +256,7 @@ impl Composer {
         self.head.response(status, &self.output)
     }
 
-    /// Appends one event: `data` with its type and number.
+    /// Appends one event of the type `kind`: `data` with type and number.
     fn event(&mut self, kind: &str, data: Value, out: &mut Vec<u8>) {
         let mut event = json!({"type": kind, "sequence_number": self.events});
         if let (Value::Object(event), Value::Object(data)) = (&mut event, data) {
@@ -279,7 +279,8 @@ impl Composer {
     fn begin(&mut self, open: Open, item: Value, out: &mut Vec<u8>) {
         self.close("completed", out);
         if open.part() != Some(TextPart::Output) {
-            // They are of text of the item that begins, or of text that is dropped.
+            // Pending log-probabilities belong to the new item, which has none, or to text that is
+            // dropped.
             self.logprobs.clear();
         }
         let at = self.output.len();
@@ -288,7 +289,7 @@ impl Composer {
         self.open = Some(open);
     }
 
-    /// More of the open item, or the beginning of one.
+    /// Appends `piece` to the open item, or begins an item of the kind `part` with it.
     fn text(&mut self, part: TextPart, piece: &str, out: &mut Vec<u8>) {
         if self.open.as_ref().and_then(Open::part) != Some(part) {
             self.begin_text(part, out);
@@ -312,7 +313,7 @@ impl Composer {
         self.event(&format!("response.{kind}.added"), data, out);
     }
 
-    /// An item with the JSON of its part, which it has from its end on.
+    /// JSON of an item of text. `json` is that of its part, which only a complete item has.
     fn text_item(&self, id: &str, part: TextPart, json: Option<&Value>, status: &str) -> Value {
         let parts: Vec<&Value> = json.into_iter().collect();
         let (filled, other) = match part {
@@ -338,7 +339,7 @@ impl Composer {
         self.begin(Open::Call(call), item, out);
     }
 
-    /// More of the open item.
+    /// Appends `piece` to the open item.
     fn piece(&mut self, piece: &str, out: &mut Vec<u8>) {
         let at = self.output.len();
         let (kind, data) = match &mut self.open {
@@ -363,7 +364,7 @@ impl Composer {
                 let (kind, delta) = match call.tool.kind {
                     ToolKind::Function => ("function_call_arguments", piece.to_string()),
                     ToolKind::Custom => ("custom_tool_call_input", call.text.more(&call.arguments)),
-                    // Arguments of a search are no text, so they are sent at once.
+                    // Arguments of a search are a JSON object, which is not streamed.
                     ToolKind::Search => return,
                 };
                 if delta.is_empty() {
@@ -432,7 +433,7 @@ impl Composer {
             }
             ToolKind::Custom => {
                 let input = call.input();
-                // It stands after another argument.
+                // The argument with the free text came after another one, so no delta had it.
                 if call.text.text().is_empty() && !input.is_empty() {
                     let delta = with("delta", &input);
                     self.event("response.custom_tool_call_input.delta", delta, out);
@@ -444,7 +445,7 @@ impl Composer {
         }
     }
 
-    /// Completes the response after its reply.
+    /// Ends the open item and sets how the response finishes.
     fn settle(&mut self, finish: Finish, out: &mut Vec<u8>) {
         self.finish = finish;
         let status = match finish.is_incomplete() {
@@ -455,7 +456,7 @@ impl Composer {
     }
 
     /// Writes the terminal event and returns its response, which is stored if the request asks for
-    /// it. A client whose cancellation succeeded finds it cancelled.
+    /// it. After a cancellation the response is `cancelled`.
     fn end(&mut self, usage: Usage, out: &mut Vec<u8>) -> Value {
         if self.running.as_ref().is_some_and(Handle::complete) {
             return self.cancel(out);
@@ -468,13 +469,13 @@ impl Composer {
         let mut response = self.response(status);
         response["usage"] = usage_json(usage);
         if incomplete {
-            // The API has no other word for a full context or for half a call.
+            // The API has one reason for a full context and half a call.
             response["incomplete_details"] = json!({"reason": "max_output_tokens"});
         }
         self.finally(kind, response, out)
     }
 
-    /// `end` of a response that was cancelled.
+    /// [`Composer::end`] of a response that was cancelled.
     fn cancel(&mut self, out: &mut Vec<u8>) -> Value {
         self.close("incomplete", out);
         let response = self.response("cancelled");
@@ -499,7 +500,7 @@ impl Composer {
         response
     }
 
-    /// Record of the response that is to be stored, and where.
+    /// Record of the response for the store; None if it is not stored.
     fn stored(&mut self, response: &Value) -> Option<(Stored, Store)> {
         let (request, store) = self.stored.take()?;
         let output = Value::from(self.output.as_slice());
@@ -523,7 +524,7 @@ impl Composer {
     }
 }
 
-/// JSON of the conversation with what the reply said.
+/// JSON of the conversation with the messages of the reply.
 fn history(request: &StoredRequest, said: Vec<Value>) -> String {
     let mut said = said.into_iter();
     let mut history = request.history.clone();
@@ -537,7 +538,7 @@ fn history(request: &StoredRequest, said: Vec<Value>) -> String {
         last["content"] = Value::from(text);
         history = Value::from(messages).to_string();
     }
-    // `history` is a JSON list and not empty: its last bracket gives way to the message.
+    // `history` is a JSON list and not empty: its last bracket is replaced by the messages.
     for message in said {
         history.pop();
         history.push_str(&format!(",{message}]"));

@@ -1,25 +1,27 @@
-//! The text of a custom tool, out of the JSON of a call's arguments while that comes.
+//! Free text of a custom tool, extracted from the JSON of a call's arguments as it is streamed.
 
 use crate::generate::tools::CUSTOM_ARGUMENT;
 
-/// Bytes of an escape, of one by its number, and of two of those, which are one character.
+/// Bytes of a JSON escape of one letter, such as `\n`.
 const ESCAPE: usize = 2;
+/// Bytes of a JSON escape of a UTF-16 unit, such as `\u00e9`.
 const BY_NUMBER: usize = 6;
+/// Bytes of a surrogate pair, two escapes for one character.
 const PAIR: usize = 2 * BY_NUMBER;
 
-/// Follows one call.
+/// Extractor of the free text of one call.
 #[derive(Debug, Default)]
 pub struct FreeText {
     /// The text so far.
     text: String,
-    /// Bytes of the JSON that are read; none until the text begins.
+    /// Bytes of the arguments that are read; 0 until the text begins.
     read: usize,
-    /// The text has its end, or is none.
+    /// Whether the text has ended, or cannot come.
     ended: bool,
 }
 
 impl FreeText {
-    /// Text added to `arguments` since the last call; before that they are as they were.
+    /// Text added to `arguments`, which only grow at the end, since the last call.
     pub fn more(&mut self, arguments: &str) -> String {
         if self.read == 0 {
             self.read = beginning(arguments).unwrap_or_default();
@@ -45,8 +47,7 @@ impl FreeText {
     }
 }
 
-/// Byte at which the text begins; None while that is not known, or where something else
-/// comes first.
+/// Offset at which the text begins; None while that is unknown, or if another member comes first.
 fn beginning(arguments: &str) -> Option<usize> {
     let rest = arguments.trim_start().strip_prefix('{')?.trim_start();
     let rest = rest.strip_prefix('"')?.strip_prefix(CUSTOM_ARGUMENT)?;
@@ -55,7 +56,7 @@ fn beginning(arguments: &str) -> Option<usize> {
     Some(arguments.len() - rest.len())
 }
 
-/// Bytes of a string's JSON up to its end, or to an escape that may go on.
+/// Bytes of a JSON string up to its end, or to an incomplete escape.
 fn sure(json: &str) -> usize {
     let mut at = 0;
     while let Some(&byte) = json.as_bytes().get(at) {
@@ -72,7 +73,7 @@ fn sure(json: &str) -> usize {
     at
 }
 
-/// Bytes of the escape at the head of a text.
+/// Bytes of the escape at the start of `json`.
 fn escape(json: &str) -> usize {
     let high = |digits: &str| {
         matches!(

@@ -1,20 +1,20 @@
-//! The fields that a response has before anything of it is written.
+//! Fields that a response has before any of its output.
 
 use serde_json::{Map, Value, json};
 
-/// Members that a response has from its beginning on.
+/// Fields that a response has from its start.
 #[derive(Debug)]
 pub struct Head {
     pub id: String,
     /// Seconds since 1970.
     pub created: u64,
     pub model: String,
-    /// Fields that repeat the request.
+    /// Fields of the request that the response repeats.
     pub repeated: Map<String, Value>,
 }
 
 impl Head {
-    /// The response with what it has put out so far.
+    /// JSON of the response with its `output` so far.
     pub fn response(&self, status: &str, output: &[Value]) -> Value {
         let mut response = json!({
             "id": self.id,

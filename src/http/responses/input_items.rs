@@ -1,4 +1,4 @@
-//! Items that a stored response was asked with.
+//! Input items of a request whose response is stored.
 
 use hyper::StatusCode;
 use serde_json::{Value, json};
@@ -9,11 +9,11 @@ use crate::random::new_id;
 
 use super::store::{Item, Store};
 
-/// Items of a page where a client does not say how many.
+/// Items of a page if a client does not state a limit.
 const PAGE_DEFAULT: usize = 20;
 
-/// The items of the field `input` in full, with their ids: an item that stands for another by its
-/// id is replaced by that one, and missing ids and types are added.
+/// Items of the field `input` in full, with their ids: a reference by id is replaced by the item,
+/// and missing ids and types are added.
 pub fn of(input: &Value, store: &Store) -> Vec<Item> {
     let text = |text: &str| json!([{"type": "input_text", "text": text}]);
     let items = match input {
@@ -43,10 +43,10 @@ pub fn of(input: &Value, store: &Store) -> Vec<Item> {
     items.map(full).collect()
 }
 
-/// Query of a page.
+/// Query parameters that select a page of items.
 struct Page<'q> {
     limit: usize,
-    /// Oldest first.
+    /// Whether the oldest item comes first.
     ascending: bool,
     after: Option<&'q str>,
 }
@@ -76,7 +76,7 @@ impl<'q> Page<'q> {
     }
 }
 
-/// A page of `items` in the form of the API; `query` is that of the URI.
+/// One page of `items` in the form of the API; `query` is the query part of the URI.
 ///
 /// # Errors
 /// Names the parameter that is wrong.

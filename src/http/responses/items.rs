@@ -16,11 +16,11 @@ use host::log;
 use super::store::Store;
 use super::tools::{ADDITIONAL_TOOLS, FOUND_TOOLS, TOOL_SEARCH, flat_name, found};
 
-/// Between the parts of one text.
+/// Separator of the parts of one text.
 const PART_GAP: &str = "\n\n";
 
-/// Types of items of tools that another server ran. They are left out: the conversation is then the
-/// one that this server would have had.
+/// Types of items of tools that another server ran. Such items are left out: the conversation is
+/// then what it would have been with this server.
 const HOSTED_ITEMS: &[&str] = &[
     "web_search_call",
     "file_search_call",
@@ -43,9 +43,8 @@ const QUOTED_TYPE_CHARS_MAX: usize = 64;
 /// Text that replaces a part of the conversation which only another server can read.
 const COMPACTED: &str = "[an earlier part of this conversation left out: another server kept it]";
 
-/// Reads `input`, which goes on after `messages`: a string, or a list of items. Reasoning, text
-/// and calls of one assistant's turn become one message. Items of earlier responses may be there by
-/// their id in `store`.
+/// Reads `input`, which continues `messages`: a string, or a list of items. Reasoning, text and
+/// calls of one assistant's turn become one message. References lead to items in `store`.
 pub fn read(
     input: &Field<'_>,
     messages: Vec<Value>,
@@ -79,7 +78,7 @@ struct Turn {
 struct Turns<'s> {
     store: &'s Store,
     seal: &'s Seal,
-    /// Bytes of items that were referred to by their id.
+    /// Bytes of stored items that `input` refers to by their ids.
     referenced: usize,
     messages: Transcript,
     open: Option<Turn>,
@@ -125,7 +124,7 @@ impl Turns<'_> {
             | "shell_call_output"
             | "apply_patch_call_output"
             | "computer_call_output" => self.output(&object),
-            // Without an id it is a search that another server ran.
+            // A search without an id is one that another server ran.
             "tool_search_call" if object.get("call_id").is_some() => {
                 self.client_call(&object, TOOL_SEARCH, "arguments")
             }
@@ -137,7 +136,7 @@ impl Turns<'_> {
             }
             "item_reference" => self.reference(&object),
             "compaction" | "compaction_summary" => self.compacted(),
-            // Without a content it marks a position and stands for nothing.
+            // A compaction without content marks a position only.
             "context_compaction" => match object.get("encrypted_content") {
                 Some(_) => self.compacted(),
                 None => {
@@ -157,8 +156,7 @@ impl Turns<'_> {
         Ok(())
     }
 
-    /// Reads an item of an earlier response as if it stood here itself; no item of a response is a
-    /// reference.
+    /// Reads the stored item to which `object` refers. No stored item is itself a reference.
     fn reference(&mut self, object: &Object<'_>) -> Result<(), ApiError> {
         let id = object.require("id")?;
         let unknown = || id.error("is not stored here, or not any more; send the item itself");
@@ -195,7 +193,7 @@ impl Turns<'_> {
         Ok(())
     }
 
-    /// Ends the open turn if it has more than reasoning.
+    /// Ends the open turn if it has text or calls, not only reasoning.
     fn end_answered(&mut self) {
         let answered = |turn: &Turn| turn.text.is_some() || !turn.calls.is_empty();
         if self.open.as_ref().is_some_and(answered) {
@@ -210,7 +208,7 @@ impl Turns<'_> {
         Ok(())
     }
 
-    /// The text of a reasoning item, from the first field that has it.
+    /// Text of a reasoning item, from the first field that has one.
     fn reasoning_text(&mut self, object: &Object<'_>) -> Result<Option<String>, ApiError> {
         let parts = |name: &str| -> Result<Option<String>, ApiError> {
             let Some(field) = object.get(name) else {
@@ -238,8 +236,8 @@ impl Turns<'_> {
         self.add_call(id, &name, &flat_name(namespace, name.string()?), arguments)
     }
 
-    /// A call of a tool that this API defines and the client runs; the field `arguments` says what
-    /// it is to do.
+    /// Call of a tool that this API defines and the client runs, such as a shell; the field
+    /// `arguments` has its arguments.
     fn client_call(
         &mut self,
         object: &Object<'_>,
@@ -251,7 +249,7 @@ impl Turns<'_> {
         self.add_call(id.string()?, &id, name, Value::Object(arguments))
     }
 
-    /// Adds a call to the open turn; `at` is the field at fault where there are too many.
+    /// Adds a call to the open turn; `at` is the field at fault if there are too many calls.
     fn add_call(
         &mut self,
         id: &str,
@@ -271,7 +269,7 @@ impl Turns<'_> {
 
     fn output(&mut self, object: &Object<'_>) -> Result<(), ApiError> {
         let id = call_id(object)?;
-        // A patch may report no more than how it went.
+        // Output of a patch may be its status alone.
         let text = match object.get("output").or_else(|| object.get("status")) {
             Some(output) => output_text(&output)?,
             None => String::new(),
@@ -280,8 +278,8 @@ impl Turns<'_> {
         self.messages.push_output(&id, &text)
     }
 
-    /// Adds the result of a search, with the tools found, which may be called from here on, also in
-    /// later requests that continue this one.
+    /// Adds the result of a search, and the tools that it found, which may be called from here on,
+    /// also in later requests of the conversation.
     fn found(&mut self, object: &Object<'_>) -> Result<(), ApiError> {
         let id = object.require("call_id")?;
         let tools = object.require("tools")?;
@@ -311,13 +309,13 @@ fn unknown_item(kind: &Field<'_>, name: &str) -> ApiError {
     ))
 }
 
-/// Id by which a call and its output know each other: with some tools it is their own id.
+/// Id that a call and its output share; items of some tools have it in `id`.
 fn call_id<'v>(object: &Object<'v>) -> Result<Field<'v>, ApiError> {
     let id = object.get("call_id").or_else(|| object.get("id"));
     id.map_or_else(|| object.require("call_id"), Ok)
 }
 
-/// A string, or a list of text parts.
+/// Text of a content: a string, or a list of text parts.
 fn text(field: &Field<'_>) -> Result<String, ApiError> {
     if let Value::String(text) = field.value {
         return Ok(text.clone());
@@ -330,7 +328,7 @@ fn text(field: &Field<'_>) -> Result<String, ApiError> {
     Ok(texts?.join(PART_GAP))
 }
 
-/// Output of a tool, as [`text`], with a word in the place of what is no text.
+/// Output of a tool as text, where placeholders replace other parts.
 fn output_text(field: &Field<'_>) -> Result<String, ApiError> {
     match field.value {
         Value::Array(_) => {
@@ -349,7 +347,7 @@ fn output_part<'v>(field: &Field<'v>) -> Result<Cow<'v, str>, ApiError> {
             Ok(left_out(kind.trim_start_matches("input_")).into())
         }
         Some("computer_screenshot") => Ok(left_out("screenshot").into()),
-        // So a shell reports what a command wrote and how it ended.
+        // The output of a shell is an object with what a command wrote and how it ended.
         None if field.value.is_object() => Ok(field.value.to_string().into()),
         _ => part(field).map(Cow::from),
     }

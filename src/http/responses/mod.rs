@@ -1,4 +1,4 @@
-//! `POST /v1/responses` and what is stored of it: the OpenAI Responses API.
+//! `POST /v1/responses` and the routes of stored responses: the OpenAI Responses API.
 
 pub mod answer;
 mod free_text;
@@ -76,11 +76,10 @@ pub async fn input_tokens(
     Ok(json!({"object": "response.input_tokens", "input_tokens": tokens}))
 }
 
-/// The JSON of a response that is being written or stored. `query` is that of the URI.
+/// JSON of the response `id`, stored or being written. `query` is that of the URI.
 ///
 /// # Errors
-/// If `owner` has no response `id`, or `query` asks for a stream, which only the first request
-/// gets.
+/// If `owner` has no response `id`, or `query` asks for a stream, which only a new response has.
 pub fn known(
     state: &ServerState,
     owner: Option<KeyId>,
@@ -94,7 +93,7 @@ pub fn known(
         let problem = "a response is streamed once, to who asked for it; leave it out";
         return Err(ApiError::field("stream", problem));
     }
-    // A response is stored as it leaves the running ones.
+    // A response is stored as it leaves the running ones, so the store is asked second.
     if let Some(response) = state.running.get(owner, id) {
         return Ok(response.to_string());
     }
@@ -103,10 +102,10 @@ pub fn known(
     Ok(stored.response.to_string())
 }
 
-/// A page of the items that a stored response was asked with. `query` is that of the URI.
+/// A page of the input items of a stored response. `query` is that of the URI.
 ///
 /// # Errors
-/// When `owner` has no such response, or the query is wrong.
+/// When `owner` has no response `id`, or the query is wrong.
 pub fn input_items(
     state: &ServerState,
     owner: Option<KeyId>,
@@ -118,22 +117,22 @@ pub fn input_items(
     input_items::page(&stored.input, query.unwrap_or_default())
 }
 
-/// Forgets a response; one that is being written ends, as if it were cancelled.
+/// Deletes a response; one that is being written is cancelled first.
 ///
 /// # Errors
-/// When there is none.
+/// When `owner` has no response `id`.
 pub fn delete(state: &ServerState, owner: Option<KeyId>, id: &str) -> Result<Value, ApiError> {
-    // A response leaves the running ones as it is stored.
+    // A response leaves the running ones as it is stored, so the store is asked second.
     match state.running.delete(owner, id) || state.responses.of(owner).remove(id) {
         true => Ok(json!({"id": id, "object": "response", "deleted": true})),
         false => Err(unknown(id)),
     }
 }
 
-/// Ends a response that is being written; one that was cancelled before is reported again.
+/// Cancels a response that is being written; one that was cancelled before is returned again.
 ///
 /// # Errors
-/// When there is none, or it has ended by itself.
+/// When `owner` has no running response `id`, or it has ended by itself.
 pub fn cancel(state: &ServerState, owner: Option<KeyId>, id: &str) -> Result<Value, ApiError> {
     let outcome = state.running.cancel(owner, id);
     if let Outcome::Cancelled(response) = outcome {

@@ -28,24 +28,24 @@ use super::store::{Item, Store};
 use super::tools::{self, ToolNames};
 use super::{input_items, items};
 
-/// The field of reasoning items that clients send back in place of the text.
+/// Item of `include` by which clients ask for sealed reasoning, to send back in place of the text.
 const ENCRYPTED_REASONING: &str = "reasoning.encrypted_content";
-/// The log-probabilities of the answer's text.
+/// Item of `include` by which clients ask for log-probabilities of the answer's text.
 const TEXT_LOGPROBS: &str = "message.output_text.logprobs";
 
-/// A checked request.
+/// A checked request for a response.
 #[derive(Debug)]
 pub struct ResponsesRequest {
     pub ask: Ask,
     pub stream: bool,
-    /// Items that are stored with the response, if it is.
+    /// Parts of the request that are stored with the response; None if it is not stored.
     pub stored: Option<StoredRequest>,
     pub names: ToolNames,
-    /// Reasoning items also hold their text in the field that is opaque to clients.
+    /// Whether reasoning items also have their text sealed.
     pub encrypted_reasoning: bool,
-    /// Reasoning is sent as its own summary.
+    /// Whether reasoning is sent as its own summary.
     pub summarized: bool,
-    /// Fields of the response that repeat the request.
+    /// Fields of the request that the response repeats.
     pub repeated: Map<String, Value>,
 }
 
@@ -55,12 +55,12 @@ pub struct StoredRequest {
     pub input: Vec<Item>,
     /// JSON of the conversation without instructions.
     pub history: String,
-    /// The reply continues the last message of it.
+    /// Whether the reply continues the last message of `history`.
     pub goes_on: bool,
 }
 
 impl ResponsesRequest {
-    /// Reads a body of a client that is `known` by its earlier responses and its seal.
+    /// Reads the body of a request; `known` has its owner's stored responses and seal.
     pub fn parse(
         body: &Value,
         known: (&Store, &Seal),
@@ -120,7 +120,7 @@ impl ResponsesRequest {
     }
 }
 
-/// A last item that the assistant has said is gone on with, unless it is said to be complete.
+/// Start of the reply: a last item of the assistant is continued, unless its status is `completed`.
 fn start(object: &Object<'_>) -> Start {
     let input = object.get("input");
     let items = input.as_ref().and_then(|input| input.value.as_array());
@@ -134,7 +134,7 @@ fn start(object: &Object<'_>) -> Start {
     }
 }
 
-/// The conversation so far, without instructions: they are of one request alone.
+/// The conversation so far, without instructions, which belong to one request alone.
 fn history(object: &Object<'_>, known: (&Store, &Seal)) -> Result<Read, ApiError> {
     let mut history = Read::default();
     if let Some(id) = object.get("previous_response_id") {
@@ -171,13 +171,12 @@ fn with_instructions(object: &Object<'_>, history: &[Value]) -> Result<Vec<Value
     Ok(messages)
 }
 
-/// The form that the output must have, in the words of this API or of an extension, and the field
-/// that asks for it.
+/// Form that the output must have, from fields of this API or of others, and the field's name.
 fn form(object: &Object<'_>) -> Result<Option<(&'static str, Grammar)>, ApiError> {
     response_format::joined(text_format(object)?, response_format::asked(object)?)
 }
 
-/// Format of the output, from `text`.
+/// Form of the output that the field `text` states.
 fn text_format(object: &Object<'_>) -> Result<Option<(&'static str, Grammar)>, ApiError> {
     let Some(text) = object.optional_object("text")? else {
         return Ok(None);
@@ -197,14 +196,14 @@ fn text_format(object: &Object<'_>) -> Result<Option<(&'static str, Grammar)>, A
     }
 }
 
-/// Wishes of a request beyond the plain items.
+/// Extra parts of items that a request asks for by `include`.
 #[derive(Debug, Default)]
 struct Included {
     encrypted_reasoning: bool,
     logprobs: bool,
 }
 
-/// `include` asks for more of some items; most are items that no reply of this server has.
+/// Reads `include`; most of its values name items that this server never has.
 fn included(object: &Object<'_>) -> Result<Included, ApiError> {
     let mut found = Included::default();
     for item in object.items("include", TOOLS_MAX)? {
@@ -217,7 +216,7 @@ fn included(object: &Object<'_>) -> Result<Included, ApiError> {
     Ok(found)
 }
 
-/// Number of the most likely tokens that are reported at each position; None for no positions.
+/// Number of most likely tokens to report at each token; None for no log-probabilities.
 fn logprobs(object: &Object<'_>, included: &Included) -> Result<Option<usize>, ApiError> {
     let top = object.integer("top_logprobs", 0..=MAX_TOP_LOGPROBS as i64)?;
     match (included.logprobs, top.unwrap_or(0)) {
@@ -230,8 +229,8 @@ fn logprobs(object: &Object<'_>, included: &Included) -> Result<Option<usize>, A
     }
 }
 
-/// The length of the summary that `reasoning` asks for, by either name. The reasoning itself is
-/// sent in its stead: clients that ask for a summary show no other.
+/// Length of the summary that `reasoning` asks for, under its old or new name. The whole reasoning
+/// is sent as the summary, since such clients show nothing else.
 fn summary(object: &Object<'_>) -> Result<Option<String>, ApiError> {
     let reasoning = object.optional_object("reasoning")?;
     let asked = reasoning.and_then(|reasoning| {
@@ -248,7 +247,7 @@ fn summary(object: &Object<'_>) -> Result<Option<String>, ApiError> {
     }
 }
 
-/// Members of the request that each form of the response repeats.
+/// Fields of the request that each JSON of the response repeats.
 fn repeated(object: &Object<'_>, ask: &Ask, stored: bool) -> Result<Map<String, Value>, ApiError> {
     let given = |name: &str, absent: Value| {
         let field = object.get(name);
@@ -287,12 +286,12 @@ fn repeated(object: &Object<'_>, ask: &Ask, stored: bool) -> Result<Map<String, 
     Ok(fields)
 }
 
-/// A number as it is written with the fewest digits, which one of more bits has more of.
+/// A number with the fewest digits that give the same `f32`; as `f64` it would have more.
 fn plain(number: f32) -> Value {
     serde_json::from_str(&number.to_string()).unwrap_or(Value::Null)
 }
 
-/// A response always names its format, though a request need not.
+/// The field `text` with a format, which responses always have, though requests need not.
 fn repeated_text(mut text: Value) -> Value {
     if let Value::Object(fields) = &mut text {
         let format = fields.entry("format").or_insert(Value::Null);

@@ -1,4 +1,4 @@
-//! Responses that are being written, by their ids: to be asked for, cancelled and deleted.
+//! Responses that are being written, to be found, cancelled and deleted by their ids.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,7 @@ use super::head::Head;
 /// Error code of an abort by cancellation.
 pub const CANCELLED: &str = "response_cancelled";
 
-/// Error that a cancelled reply is ended with.
+/// Error of a cancelled reply; None while it is not cancelled.
 type Cancelled = Option<ApiError>;
 
 #[derive(Debug)]
@@ -24,7 +24,7 @@ struct Entry {
     owner: Option<KeyId>,
     head: Arc<Head>,
     cancelled: watch::Sender<Cancelled>,
-    /// The reply is complete: it cannot be cancelled any more.
+    /// Whether the reply is complete, so that it cannot be cancelled any more.
     complete: bool,
     /// Whether the response was deleted: it is not found any more, and will not be stored.
     deleted: bool,
@@ -35,7 +35,7 @@ impl Entry {
         self.owner == owner && !self.deleted
     }
 
-    /// Asks the reply to end.
+    /// Cancels the reply.
     fn end(&self) {
         let error = ApiError::new(StatusCode::CONFLICT, "the response was cancelled");
         self.cancelled.send_replace(Some(error.coded(CANCELLED)));
@@ -50,10 +50,10 @@ impl Entry {
     }
 }
 
-/// Outcome of a wish to cancel.
+/// Outcome of an attempt to cancel a response.
 #[derive(Debug, PartialEq)]
 pub enum Outcome {
-    /// The response, which ends now.
+    /// The response is cancelled; its JSON.
     Cancelled(Value),
     TooLate,
     Unknown,
@@ -89,12 +89,12 @@ impl Running {
         })
     }
 
-    /// A response in progress.
+    /// JSON of the response `id` while it is written.
     pub fn get(&self, owner: Option<KeyId>, id: &str) -> Option<Value> {
         known(&self.lock(), owner, id).map(Entry::response)
     }
 
-    /// Asks a reply to end.
+    /// Cancels the reply of the response `id`.
     pub fn cancel(&self, owner: Option<KeyId>, id: &str) -> Outcome {
         let entries = self.lock();
         let Some(entry) = known(&entries, owner, id) else {
@@ -107,7 +107,7 @@ impl Running {
         Outcome::Cancelled(entry.response())
     }
 
-    /// Asks a reply to end and forgets its response; false: there is none.
+    /// Cancels the reply of the response `id` and hides the response; false if `owner` has none.
     pub fn delete(&self, owner: Option<KeyId>, id: &str) -> bool {
         let mut entries = self.lock();
         let Some(entry) = entries.get_mut(id).filter(|entry| entry.is_known_to(owner)) else {
@@ -126,7 +126,7 @@ impl Running {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Entry>> {
-        // Whoever panicked left whole entries behind.
+        // Each entry is added or removed as a whole, so a panic leaves the list usable.
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -148,12 +148,12 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Receiver of the cancellation.
+    /// Receiver of the error that cancels the reply.
     pub fn cancellation(&self) -> watch::Receiver<Cancelled> {
         self.cancellation.clone()
     }
 
-    /// Marks the reply as complete, so that it cannot be cancelled; true if it was before.
+    /// Marks the reply as complete, to prevent its cancellation; true if it was cancelled before.
     pub fn complete(&self) -> bool {
         let mut entries = self.running.lock();
         if let Some(entry) = entries.get_mut(&self.id) {
@@ -163,7 +163,7 @@ impl Handle {
     }
 
     /// Removes the response and stores it by `insert`, unless it was deleted. Both happen under one
-    /// lock, so that a deletion finds it in one of the two.
+    /// lock, so that a deletion always finds the response.
     pub fn leave(self, insert: impl FnOnce()) {
         let mut entries = self.running.lock();
         let entry = entries.remove(&self.id);

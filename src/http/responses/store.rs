@@ -1,7 +1,7 @@
 //! Responses that clients asked to store: bounded in number, bytes and age, in memory alone.
 //!
-//! A response belongs to the key of its request: others do not find it, and each key has a share of
-//! the bytes. Without keys all clients are one owner.
+//! A response belongs to the key of its request: requests with other keys do not find it, and each
+//! key has a share of the bytes. Without keys all clients are one owner.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,19 +14,19 @@ use crate::limits::{
 };
 use host::log;
 
-/// An item by its id, and its JSON.
+/// Id of an item, and its JSON.
 pub type Item = (String, String);
 
-/// One response as it was answered.
+/// A complete response, and its parts that later requests may refer to.
 #[derive(Clone, Debug)]
 pub struct Stored {
     /// JSON of the response.
     pub response: Arc<str>,
-    /// JSON of the conversation up to and with it, as a list of messages in the form of templates.
+    /// JSON of the conversation with the response, a list of messages in the form of templates.
     pub history: Arc<str>,
-    /// Items that it was asked with beside earlier responses.
+    /// Input items of the request, without those of earlier responses.
     pub input: Arc<[Item]>,
-    /// Items that the response put out.
+    /// Items of the response's output.
     pub items: Arc<[Item]>,
 }
 
@@ -46,7 +46,7 @@ impl Entry {
     }
 }
 
-/// The oldest entry comes first.
+/// Stored responses of all owners, the oldest first.
 #[derive(Debug, Default)]
 struct Entries {
     list: VecDeque<Entry>,
@@ -62,7 +62,7 @@ impl Entries {
         })
     }
 
-    /// The owner of most bytes.
+    /// The owner whose responses have the most bytes.
     fn largest(&self) -> Option<KeyId> {
         let mut bytes: HashMap<Option<KeyId>, usize> = HashMap::new();
         for entry in &self.list {
@@ -100,7 +100,7 @@ impl Entries {
     }
 }
 
-/// The store of a server as one owner sees it. Its lock is held for a look-up, never across a wait.
+/// The store of a server as one owner sees it. The lock is never held across an await.
 #[derive(Debug, Default)]
 pub struct Store {
     entries: Arc<Mutex<Entries>>,
@@ -116,7 +116,7 @@ impl Store {
         }
     }
 
-    /// Most responses of the owner, and their bytes.
+    /// Most responses that the owner may have, and most bytes.
     fn quota(&self) -> (usize, usize) {
         match self.owner {
             Some(_) => (STORED_RESPONSES_OF_KEY_MAX, STORED_BYTES_OF_KEY_MAX),
@@ -124,8 +124,8 @@ impl Store {
         }
     }
 
-    /// Stores a response. It evicts the owner's oldest ones if the owner's share is full, and those
-    /// of the owner with most bytes if the store is. One larger than the share is not stored.
+    /// Stores a response. Evicts the owner's oldest responses if the owner's share is full, those
+    /// of the owner with most bytes if the store is full. Responses above the share are not stored.
     pub fn insert(&self, id: &str, stored: Stored) {
         let owner = self.owner;
         let entry = Entry {
@@ -161,10 +161,10 @@ impl Store {
         Some(entries.list[at].stored.clone())
     }
 
-    /// The JSON of an item that a stored response put out.
+    /// JSON of the item `id` in the output of a stored response.
     pub fn item(&self, id: &str) -> Option<String> {
         let entries = self.lock(Instant::now());
-        // Clients mostly refer to the last response.
+        // Clients mostly refer to the latest response.
         let mut items = entries
             .list
             .iter()
@@ -175,16 +175,16 @@ impl Store {
         Some(json.clone())
     }
 
-    /// Forgets a response; says whether there was one.
+    /// Removes a response; false if `owner` has none of this id.
     pub fn remove(&self, id: &str) -> bool {
         let mut entries = self.lock(Instant::now());
         let found = entries.position(self.owner, id);
         found.is_some_and(|at| entries.remove(at))
     }
 
-    /// The entries that are not too old at `now`.
+    /// The entries, of which those too old at `now` are removed.
     fn lock(&self, now: Instant) -> MutexGuard<'_, Entries> {
-        // Whoever panicked left whole entries behind.
+        // Each entry is added or removed as a whole, so a panic leaves the list usable.
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         entries.drop_expired(now, STORED_TIME);
         entries

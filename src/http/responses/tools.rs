@@ -13,31 +13,31 @@ use crate::generate::tools::{
 };
 use crate::limits::{MESSAGES_MAX, TOOLS_MAX};
 
-/// Type of an item of the input that adds tools and is no part of the conversation.
+/// Type of input items that add tools and are no part of the conversation.
 pub const ADDITIONAL_TOOLS: &str = "additional_tools";
-/// Type of the tool that searches further tools, and its name for the model if the client runs it.
+/// Type of the tool that searches for tools, also its name for the model if the client runs it.
 pub const TOOL_SEARCH: &str = "tool_search";
-/// The field of a message of the conversation with the tools that a search found.
+/// Field of a message that has the tools which a search found.
 pub const FOUND_TOOLS: &str = "found_tools";
 
-/// The types of tools that are served.
+/// Types of tools that are served.
 const SERVED: &[&str] = &["function", "custom", "namespace", TOOL_SEARCH];
 
-/// Warning about tools whose text has a grammar.
+/// Warning about custom tools with a grammar.
 const UNENFORCED: &str = "the grammar of a custom tool's input is told to the model, not enforced";
 
-/// Form of a tool's call for its client.
+/// Kind of a tool, which decides the form of its calls for the client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ToolKind {
     #[default]
     Function,
-    /// Takes free text instead of JSON.
+    /// The tool takes free text instead of JSON.
     Custom,
-    /// Finds further tools.
+    /// The tool finds further tools.
     Search,
 }
 
-/// A tool as its client knows it.
+/// A tool under the client's name for it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tool {
     pub namespace: Option<String>,
@@ -45,18 +45,18 @@ pub struct Tool {
     pub kind: ToolKind,
 }
 
-/// Tools by the name that the model calls them by.
+/// Tools by the name under which the model calls them.
 #[derive(Debug, Default)]
 pub struct ToolNames {
     tools: HashMap<String, Tool>,
-    /// Parts of the callable tools that are not enforced.
+    /// Warnings about parts of the callable tools that are not enforced.
     pub warnings: Vec<String>,
-    /// Tools that another server would run itself.
+    /// Warnings about tools that another server would run itself, which are left out.
     pub left_out: Vec<String>,
 }
 
 impl ToolNames {
-    /// The tool that is called `name`; the model may name one that does not exist.
+    /// The tool that the model calls `name`; a plain function if the request has none.
     pub fn tool(&self, name: &str) -> Tool {
         self.tools.get(name).cloned().unwrap_or_else(|| Tool {
             name: name.to_string(),
@@ -64,7 +64,7 @@ impl ToolNames {
         })
     }
 
-    /// Adds the tools of a search result to `known`, and their names; known ones are skipped.
+    /// Adds the tools of a search result to `known`, with their names; known tools are skipped.
     fn add_found(
         &mut self,
         message: &Value,
@@ -73,7 +73,7 @@ impl ToolNames {
         let Some(value) = message.get(FOUND_TOOLS) else {
             return Ok(());
         };
-        // They were read where they stand, so that nothing is refused here but their number.
+        // The tools were checked when the input was read, so only their number can be at fault.
         let path = "input[0].tools".to_string();
         let mut found = List::default();
         found.add_all(&Field { value, path }, None)?;
@@ -97,7 +97,7 @@ impl ToolNames {
     }
 }
 
-/// The name under which the model knows a tool: names of two namespaces must not meet.
+/// Name under which the model knows a tool: unique across namespaces.
 pub fn flat_name(namespace: Option<&str>, name: &str) -> String {
     match namespace {
         Some(namespace) => format!("{namespace}.{name}"),
@@ -105,7 +105,7 @@ pub fn flat_name(namespace: Option<&str>, name: &str) -> String {
     }
 }
 
-/// Tools that the reply may call.
+/// Tools that the reply may call, and whether it must.
 #[derive(Debug)]
 pub struct Offered {
     pub tools: Presented,
@@ -113,8 +113,7 @@ pub struct Offered {
 }
 
 /// Reads `tools` and `tool_choice`: the tools that the reply may call, in the form of the chat
-/// completions API, whether it must, and their names. Searches of the conversation, `history`,
-/// found some of them.
+/// completions API, and whether it must. Tools that searches in `history` found are among them.
 pub fn offered(object: &Object<'_>, history: &[Value]) -> Result<Offered, ApiError> {
     let mut list = List::default();
     if let Some(tools) = object.get("tools") {
@@ -138,7 +137,7 @@ pub fn offered(object: &Object<'_>, history: &[Value]) -> Result<Offered, ApiErr
     Ok(Offered { tools, names })
 }
 
-/// Description of the tools that a search found, in the place of its result: the head of the prompt
+/// Description of the tools that a search found, in place of its result: the head of the prompt
 /// does not change, so it stays cached.
 pub fn found(tools: &Field<'_>) -> Result<String, ApiError> {
     let mut list = List::default();
@@ -146,8 +145,7 @@ pub fn found(tools: &Field<'_>) -> Result<String, ApiError> {
     Ok(functions(&list.tools))
 }
 
-/// The lists of tools that items of the input bring: agents send theirs in this way to the models
-/// they know.
+/// Lists of tools in items of the input: some agents send their tools in this way.
 fn brought<'v>(object: &Object<'v>) -> Result<Vec<Field<'v>>, ApiError> {
     let Some(input) = object.get("input").filter(|input| input.value.is_array()) else {
         return Ok(Vec::new());
@@ -161,7 +159,7 @@ fn brought<'v>(object: &Object<'v>) -> Result<Vec<Field<'v>>, ApiError> {
     Ok(found)
 }
 
-/// Tools that a `tool_choice` which is an object leaves.
+/// Policy of a `tool_choice` that is an object.
 fn chosen(choice: &Object<'_>, tools: Vec<Value>) -> Result<ToolPolicy, ApiError> {
     if choice.require("type")?.string()? == "allowed_tools" {
         return allowed(choice, tools, named);
@@ -211,8 +209,8 @@ impl List {
                     check_name(&name)?;
                     self.add_all(&object.require("tools")?, Some(name.string()?))?;
                 }
-                // Clients offer what the first server of this API runs itself beside their own
-                // tools, and do without where it is not called.
+                // Clients also offer tools that OpenAI's server runs, and manage without calls of
+                // these.
                 _ => match misspelt(kind, SERVED) {
                     Some(meant) => return Err(named.error(format!("must be {meant}"))),
                     None => self.leave_out(kind),
@@ -290,7 +288,7 @@ fn too_many() -> String {
     format!("at most {TOOLS_MAX} tools are taken")
 }
 
-/// Whether the client runs the search; else it is for the first server of this API to run.
+/// Whether the client runs the search; else OpenAI's server would run it.
 fn is_clients(search: &Object<'_>) -> Result<bool, ApiError> {
     let Some(execution) = search.get("execution") else {
         return Ok(false);
@@ -317,8 +315,8 @@ fn parameters(object: &Object<'_>, kind: ToolKind) -> Result<Option<Value>, ApiE
     Ok(Some(parameters.value.clone()))
 }
 
-/// Description of a tool for the model. The grammar of a custom tool's input is part of it: the
-/// model reads it, nothing holds it to it, and the tool checks what it gets.
+/// Description of a tool for the model. The grammar of a custom tool's input is part of the text:
+/// the model reads the grammar, this server does not enforce it, and the tool checks its input.
 fn description(object: &Object<'_>, grammar: Option<String>) -> Result<Option<String>, ApiError> {
     let described = object.optional_string("description")?;
     let described = described.map(str::to_string).into_iter();
@@ -326,7 +324,7 @@ fn description(object: &Object<'_>, grammar: Option<String>) -> Result<Option<St
     Ok((!texts.is_empty()).then(|| texts.join("\n\n")))
 }
 
-/// Description of the form of a custom tool's input.
+/// Text that describes the grammar of a custom tool's input; None without a grammar.
 fn grammar(object: &Object<'_>) -> Result<Option<String>, ApiError> {
     let Some(format) = object.optional_object("format")? else {
         return Ok(None);

@@ -1,15 +1,15 @@
-//! Stand-in for TLS in a binary without it: nothing can be made of it.
+//! Stand-in for TLS in a binary without it; its types have no values.
 
 use std::io;
 use std::path::Path;
 
 use tokio::net::TcpStream;
 
-/// There is none.
+/// Certificate and key in a binary with TLS; no value exists here.
 #[derive(Clone, Debug)]
 pub enum Tls {}
 
-/// Stream without encryption, under the name of one with it.
+/// Plain stream under the name of an encrypted one, so that callers compile.
 pub type TlsStream = TcpStream;
 
 impl Tls {
@@ -23,12 +23,12 @@ impl Tls {
         )
     }
 
-    /// Never called, for there is no value of this type.
+    /// Never called, since [`Tls`] has no values.
     pub fn reload(&self) -> Result<(), String> {
         match *self {}
     }
 
-    /// Never called, for there is no value of this type.
+    /// Never called, since [`Tls`] has no values.
     pub async fn accept(&self, _: TcpStream) -> io::Result<TlsStream> {
         match *self {}
     }

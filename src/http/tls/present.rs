@@ -14,9 +14,9 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use host::operator_file;
 
-/// Largest file of certificates, or of a key.
+/// Bytes of the largest file of certificates, or of a key.
 const PEM_BYTES_MAX: u64 = 1024 * 1024;
-/// The one protocol that is served above it.
+/// The one protocol that is served over TLS.
 const HTTP_1_1: &[u8] = b"http/1.1";
 
 /// The server's certificate and key as their files were when they were last read.
@@ -26,7 +26,7 @@ pub struct Tls(Arc<Shared>);
 struct Shared {
     certificates: PathBuf,
     key: PathBuf,
-    /// The lock guards a copy or an assignment, which cannot leave anything half done.
+    /// The lock guards a copy or an assignment, which a panic cannot leave half done.
     acceptor: RwLock<TlsAcceptor>,
 }
 
@@ -42,7 +42,7 @@ impl Tls {
     /// Reads the chain of certificates, the server's own first, and its private key: both PEM.
     ///
     /// # Errors
-    /// Names the file that cannot be used; also when the two do not belong together.
+    /// Names the file that cannot be used; also when key and certificate do not match.
     pub fn load(certificates: &Path, key: &Path) -> Result<Tls, String> {
         Ok(Tls(Arc::new(Shared {
             certificates: certificates.to_path_buf(),
@@ -51,10 +51,10 @@ impl Tls {
         })))
     }
 
-    /// Reads both files again, for the connections to come; open ones go on as they are.
+    /// Reads both files again, for new connections; open connections keep the old certificate.
     ///
     /// # Errors
-    /// As `load`; certificate and key stay as they were then.
+    /// Errors of `load`; certificate and key then stay as they were.
     pub fn reload(&self) -> Result<(), String> {
         let acceptor = read(&self.0.certificates, &self.0.key)?;
         let known = self.0.acceptor.write();
@@ -62,10 +62,10 @@ impl Tls {
         Ok(())
     }
 
-    /// Shakes hands with a client.
+    /// Completes the TLS handshake with a client.
     ///
     /// # Errors
-    /// When it speaks no TLS, or none that is served.
+    /// When the client does not speak TLS, or no version that is served.
     pub async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream> {
         let acceptor = self.0.acceptor.read();
         let acceptor = acceptor.unwrap_or_else(PoisonError::into_inner).clone();
@@ -73,7 +73,7 @@ impl Tls {
     }
 }
 
-/// Acceptor of connections with the certificates and the key of these files.
+/// Acceptor of connections with the certificates and the key of two files.
 fn read(certificates: &Path, key: &Path) -> Result<TlsAcceptor, String> {
     let fail = |path: &Path, problem: &dyn fmt::Display| {
         format!("{}: {problem}; it must be PEM", path.display())

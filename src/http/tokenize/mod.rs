@@ -27,17 +27,17 @@ use super::state::{ServerState, Service};
 use super::thinking;
 use super::threads::parse;
 
-/// Which of the two is asked for.
+/// Direction of the conversion that a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     Tokenize,
     Detokenize,
 }
 
-/// Fields of a chat that this route knows too and does not serve.
+/// Fields of a chat template request that are known but not served.
 const REFUSED: &[&str] = &["chat_template", "documents"];
 
-/// Answers one request of a domain, in JSON.
+/// Answers one request in JSON; `domain` is its domain of the grammar cache.
 pub async fn answer(
     service: Arc<Service>,
     direction: Direction,
@@ -59,8 +59,8 @@ pub async fn answer(
     .await
 }
 
-/// `{prompt, add_special_tokens}` as a completion encodes it, or `{messages, tools,
-/// add_generation_prompt}` as a chat does.
+/// Tokens of a body `{prompt, add_special_tokens}`, encoded as a completion's prompt, or
+/// `{messages, tools, add_generation_prompt}`, encoded as a chat.
 fn tokenize(service: &Service, object: &Object<'_>, domain: u128) -> Result<String, ApiError> {
     let with_texts = object.boolean("return_token_strs", false)?;
     let tokens = match object.get("messages") {
@@ -80,7 +80,7 @@ fn tokenize(service: &Service, object: &Object<'_>, domain: u128) -> Result<Stri
     serde_json::to_string(&answer).map_err(|error| internal(error.to_string()))
 }
 
-/// The answer, of which no more than its text is ever in memory.
+/// The answer; apart from `tokens`, only its serialised form is ever in memory.
 #[derive(Serialize)]
 struct Tokenized<'t> {
     count: usize,
@@ -89,7 +89,7 @@ struct Tokenized<'t> {
     token_strs: Option<Texts<'t>>,
 }
 
-/// The text of each token.
+/// Texts of the tokens, made one by one as they are serialised.
 struct Texts<'t> {
     chat: &'t ChatModel,
     tokens: &'t [TokenId],
@@ -144,13 +144,13 @@ fn conversation_tokens(
         thinking.on,
         (&start, &template_variables::read(object)?),
     )?;
-    // The count of a conversation that does not fit is what some clients ask for.
+    // Some clients ask for the count of a conversation that does not fit, so the limit is off.
     let prompt = service.chat.prompt(&conversation, domain, usize::MAX);
     let prompt = prompt.map_err(|error: PromptError| field.error(error.to_string()))?;
     Ok(prompt.tokens)
 }
 
-/// `{tokens}` to `{prompt}`: their bytes, with U+FFFD where these are no text.
+/// Turns `{tokens}` into `{prompt}`: the tokens' bytes, with U+FFFD where they are not UTF-8.
 fn detokenize(service: &Service, object: &Object<'_>) -> Result<String, ApiError> {
     let fields = object.require("tokens")?.list(JSON_VALUES_MAX)?;
     let chat = &service.chat;
@@ -165,7 +165,7 @@ fn detokenize(service: &Service, object: &Object<'_>) -> Result<String, ApiError
     Ok(json!({"prompt": text}).to_string())
 }
 
-/// Facts of the tokenizer and the template that a client needs to build prompts itself.
+/// Data of the tokenizer and the template that a client needs to build prompts itself.
 pub fn info(state: &ServerState, service: &Service) -> Value {
     let chat = &service.chat;
     let special = chat.template.special();

@@ -1,20 +1,19 @@
 //! Bounds of numbers as the compiler of JSON enforces them.
 //!
-//! The compiler lets an excluded bound pass if it is whole and nearer to zero than the other bound.
-//! So the next double becomes the bound, included: a reader that holds numbers as doubles knows
-//! none between the two.
+//! The compiler accepts an excluded bound as a value if the bound is whole and nearer to zero than
+//! the other bound. So the next double becomes an included bound: no double lies between the two.
 
 use serde_json::{Map, Value};
 
 use super::formats::FAR;
 
-/// Number that counts as the next one after zero. Smaller ones would be written with hundreds of
+/// Number that counts as the next one after zero. Smaller numbers would be written with hundreds of
 /// zeros, since bounded numbers have no exponents.
 const NEAREST_TO_ZERO: f64 = 1e-40;
 
-/// Replaces excluded bounds by included ones where the numbers that are left lead away from zero.
-/// Towards zero the compiler keeps to them, and would take no number that an included neighbour,
-/// with its many digits, begins with.
+/// Replaces excluded bounds by included ones if the allowed numbers lie away from zero. Bounds with
+/// allowed numbers towards zero are enforced by the compiler; an included neighbour, with its many
+/// digits, would forbid numbers of which it is a prefix.
 pub fn include(schema: &mut Map<String, Value>) {
     for (excluded, included, sign) in [
         ("exclusiveMinimum", "minimum", 1.0),
@@ -31,7 +30,7 @@ pub fn include(schema: &mut Map<String, Value>) {
     }
 }
 
-/// The next double above `bound`, which is not negative; above 0 it is `NEAREST_TO_ZERO`.
+/// The next double above `bound`, which is at least 0; above 0 it is `NEAREST_TO_ZERO`.
 fn above(bound: f64) -> f64 {
     match bound == 0.0 {
         true => NEAREST_TO_ZERO,
@@ -39,7 +38,7 @@ fn above(bound: f64) -> f64 {
     }
 }
 
-/// Whether a bound is so far from zero that the compiler does not tell it from its neighbours.
+/// Whether a bound is so far from zero that the compiler treats neighbouring numbers as equal.
 pub fn is_far(bound: &Value) -> bool {
     bound.as_f64().is_some_and(|bound| bound.abs() > FAR as f64)
 }

@@ -1,15 +1,13 @@
-//! Translation of the regular expressions of schemas, which are ECMAScript's, to the compiler's
-//! syntax.
+//! Translation of the regular expressions of schemas, ECMAScript's, to the compiler's syntax.
 //!
-//! Both write sets of characters alike (`\d`, `\w`, `\s`), but some of these differ in what they
-//! hold.
+//! Both have the same names for sets of characters (`\d`, `\w`, `\s`), but some of the sets differ.
 //! Source: ECMA-262, sections 22.2.1 and 22.2.2.
 
 use super::expression;
 
-/// Line terminators, which `.` does not match.
+/// Line terminators, which `.` does not match, for use in a class.
 const LINE_ENDS: &str = r"\n\r\u{2028}\u{2029}";
-/// Sets of characters by the letter of their escape, as ranges that may stand in a class.
+/// Sets of characters by the letter of their escape, as ranges for use in a class.
 const SETS: &[(char, &str)] = &[
     ('d', "0-9"),
     ('D', r"\x00-/:-\u{10ffff}"),
@@ -29,10 +27,10 @@ const SETS: &[(char, &str)] = &[
     ),
 ];
 
-/// `pattern` of a schema in the compiler's syntax, to be found anywhere in a text.
+/// `pattern` of a schema in the compiler's syntax, where it may match anywhere in a text.
 ///
 /// # Errors
-/// Says why the compiler cannot search for it.
+/// States why the compiler cannot search for the pattern.
 pub fn searched(pattern: &str) -> Result<String, String> {
     let Some(rewritten) = rewritten(pattern) else {
         return Err("brackets and doubled signs in a class must be escaped".to_string());
@@ -41,7 +39,7 @@ pub fn searched(pattern: &str) -> Result<String, String> {
     Ok(rewritten)
 }
 
-/// Where a character of an expression stands, in regard to classes in brackets.
+/// Position of a character of an expression relative to classes in brackets.
 #[derive(Clone, Copy, PartialEq)]
 enum Context {
     Outside,
@@ -52,9 +50,9 @@ enum Context {
     Inside,
 }
 
-/// `pattern` with its sets written out. None where a class holds characters that the compiler would
-/// read as a class inside it, or as an operation on two classes; and where a class is empty, whose
-/// bracket the compiler would take for a character.
+/// `pattern` with its sets written out. None if a class contains characters that the compiler would
+/// read as a nested class or as an operation on two classes, or if a class is empty, whose bracket
+/// the compiler would take for a character.
 fn rewritten(pattern: &str) -> Option<String> {
     use Context::{Inside, Negated, Opened, Outside};
     let mut out = String::with_capacity(pattern.len());
@@ -83,7 +81,7 @@ fn rewritten(pattern: &str) -> Option<String> {
     Some(out)
 }
 
-/// Adds what `\` and `sign` stand for at `context`; an expression that ends in `\` keeps it.
+/// Appends the meaning of `\` and `sign` in a context; an expression may end in `\`.
 fn push_escaped(out: &mut String, sign: Option<char>, context: Context) {
     match SETS.iter().find(|(set, _)| Some(*set) == sign) {
         Some((_, ranges)) if context == Context::Outside => out.extend(["[", ranges, "]"]),

@@ -1,7 +1,7 @@
-//! JSON schemas inside of a Lark grammar, after `%json`.
+//! JSON schemas inside a Lark grammar, after `%json`.
 //!
-//! They are rewritten as schemas alone are, so that formats, bounds and limits of white space are
-//! equal.
+//! Such schemas are rewritten as stand-alone schemas are, so that formats, bounds and limits of
+//! white space are the same.
 
 use std::iter;
 use std::ops::Range;
@@ -14,10 +14,10 @@ use crate::past_unescaped;
 
 const MARK: &str = "%json";
 
-/// A Lark grammar whose schemas are as the compiler takes them.
+/// A Lark grammar whose schemas are rewritten for the compiler.
 ///
 /// # Errors
-/// Names the line of a schema of which something cannot be enforced, and what.
+/// Names the line of a schema and the part of it that cannot be enforced.
 pub fn written(lark: &str) -> Result<String, String> {
     let (mut text, mut copied) = (String::with_capacity(lark.len()), 0);
     for (range, schema) in schemas(lark) {
@@ -38,8 +38,8 @@ pub fn written(lark: &str) -> Result<String, String> {
     Ok(text)
 }
 
-/// Schemas of a Lark grammar, with their byte ranges. Text after `%json` that is no JSON is left
-/// for the compiler to refuse.
+/// Schemas of a Lark grammar, with their byte ranges. Text after `%json` that is not JSON is
+/// skipped, and the compiler refuses it.
 fn schemas(lark: &str) -> impl Iterator<Item = (Range<usize>, Value)> {
     let mut at = 0;
     iter::from_fn(move || {
@@ -62,7 +62,7 @@ fn schemas(lark: &str) -> impl Iterator<Item = (Range<usize>, Value)> {
     })
 }
 
-/// Bytes of a comment, string, expression or name of a token at the head of `text`.
+/// Bytes of the comment, string, expression or name at the head of `text`.
 fn skipped(text: &str) -> Option<usize> {
     let to_line_end = || text.find('\n').unwrap_or(text.len());
     match text.as_bytes() {

@@ -1,4 +1,4 @@
-//! Checks of single regular expressions, and their faults in one line each.
+//! Checks of single regular expressions, whose errors are one line each.
 
 use std::panic::AssertUnwindSafe;
 
@@ -7,17 +7,17 @@ use llguidance::panic_utils::catch_unwind;
 
 use super::{explained, panics};
 
-/// Characters of an expression that an error quotes.
+/// Characters of a faulty expression that an error quotes.
 const EXCERPT_CHARS_MAX: usize = 20;
 
 /// # Errors
-/// Says why the compiler cannot follow an expression of a schema, which is searched for in a text.
+/// States why the compiler refuses an expression that may match anywhere in a text.
 pub fn check_searched(pattern: &str) -> Result<(), String> {
     check(&RegexAst::SearchRegex(pattern.to_string()))
 }
 
 /// # Errors
-/// Says why the compiler cannot follow an expression that matches a whole text.
+/// States why the compiler refuses an expression that must match a whole text.
 pub fn check_whole(pattern: &str) -> Result<(), String> {
     check(&RegexAst::Regex(pattern.to_string()))
 }
@@ -28,8 +28,8 @@ fn check(expression: &RegexAst) -> Result<(), String> {
     built.map_err(|error| explained(&error.to_string()))
 }
 
-/// Fault of an expression and its position, in one line; None where `text` is no such error. The
-/// error shows the expression, a line with a mark below the fault, and the reason last.
+/// Fault of an expression and its position, in one line; None if `text` is no error of the library
+/// of regular expressions. Its errors show the expression, a mark below the fault, and the reason.
 pub fn one_line(text: &str) -> Option<String> {
     let (_, shown) = text.split_once("regex parse error:\n")?;
     let mut lines = shown.lines();
@@ -39,7 +39,7 @@ pub fn one_line(text: &str) -> Option<String> {
     let Some((expression, marks)) = lines.find(|(_, line)| marks(line)) else {
         return Some(format!("the regular expression is wrong: {reason}"));
     };
-    // All lines are indented alike.
+    // Expression and mark have the same indentation.
     let indentation = expression.len() - expression.trim_start_matches(' ').len();
     let indentation = indentation.min(INDENTATION);
     let before = marks.chars().take_while(|mark| *mark == ' ').count();
@@ -51,7 +51,7 @@ pub fn one_line(text: &str) -> Option<String> {
     ))
 }
 
-/// Blanks before an expression that is shown.
+/// Blanks that the library puts before an expression in an error.
 const INDENTATION: usize = 4;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! One reply in which a tag never becomes complete: it is text throughout, and opens no call.
+//! Constraint of a reply in which a tag never becomes complete: it is text, and opens no call.
 
 use std::sync::Arc;
 
@@ -12,13 +12,13 @@ use super::vocabulary::Vocabulary;
 pub struct ForbiddenTag {
     vocabulary: Arc<Vocabulary>,
     tag: &'static str,
-    /// Tokens that complete the tag after a text that ends with its first `index` bytes, by that
-    /// index.
+    /// Tokens that complete the tag after a text that ends with its first `index` bytes, by
+    /// `index`.
     completing: Vec<Vec<TokenId>>,
 }
 
 impl ForbiddenTag {
-    /// Walks the vocabulary, once for all replies.
+    /// Finds the completing tokens in the vocabulary, once for all replies.
     pub fn new(vocabulary: Arc<Vocabulary>, tag: &'static str) -> ForbiddenTag {
         let mut completing = vec![Vec::new(); tag.len()];
         for id in vocabulary.ids() {
@@ -36,8 +36,8 @@ impl ForbiddenTag {
         }
     }
 
-    /// Starts a reply. One that begins inside reasoning is free up to the tag `reasoning_close`,
-    /// since what stands before that is no call.
+    /// Constraint of one reply. A reply that begins inside reasoning is free up to the tag
+    /// `reasoning_close`, since text before that is no call.
     pub fn guide(self: &Arc<Self>, reasoning_close: Option<&'static str>) -> Box<dyn Constraint> {
         Box::new(WithoutTag {
             forbidden: self.clone(),
@@ -47,13 +47,12 @@ impl ForbiddenTag {
     }
 }
 
-/// A reply in which the tag is forbidden.
+/// State of one reply in which the tag is forbidden.
 struct WithoutTag {
     forbidden: Arc<ForbiddenTag>,
-    /// End of the reasoning that the reply is still in.
+    /// Tag that ends the reasoning, while the reply is still in it.
     reasoning_close: Option<&'static str>,
-    /// Bytes of the tag that the end of the text matches: of `reasoning_close`, then of the
-    /// forbidden tag.
+    /// Bytes with which the text ends that begin a tag: `reasoning_close`, then the forbidden tag.
     matched: usize,
 }
 

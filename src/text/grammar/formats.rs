@@ -1,4 +1,4 @@
-//! The formats of schemas that are enforced: of text as expressions, of numbers as bounds.
+//! Formats of schemas that are enforced: formats of text as expressions, of numbers as bounds.
 //!
 //! Sources: JSON Schema 2020-12, "validation", section 7.3; RFC 3339 (dates and times), RFC 5321
 //! (addresses of mail, without quoted and literal ones), RFC 1123 (names of hosts), RFC 2673 and
@@ -7,25 +7,24 @@
 
 use std::sync::LazyLock;
 
-/// Formats that do not restrict a value more than its type, or that each client reads in its own
-/// way.
+/// Formats that do not restrict a value more than its type, or whose meaning depends on the client.
 const SILENT: &[&str] = &["float", "double", "decimal", "password"];
 
-/// Whole numbers beyond this one the compiler does not tell from their neighbours. It is a power of
-/// ten that a double holds exactly, and below 2^63.
+/// Bound beyond which the compiler treats neighbouring whole numbers as equal: the largest power of
+/// ten below 2^63, which a double holds exactly.
 pub const FAR: i64 = 1_000_000_000_000_000_000;
 
-/// Texts that a format allows.
+/// Values that a format allows.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Format {
-    /// Texts that an expression matches whole.
+    /// Texts that match an expression as a whole.
     Text(&'static str),
     /// Numbers from the first to the second; texts are not restricted.
     Number(i64, i64),
     Anything,
 }
 
-/// Texts that the format `name` allows; None where that is not enforced.
+/// Values that the format `name` allows; None if the format is not enforced.
 pub fn find(name: &str) -> Option<Format> {
     if SILENT.contains(&name) {
         return Some(Format::Anything);
@@ -48,7 +47,7 @@ pub fn find(name: &str) -> Option<Format> {
     Some(Format::Number(least, most))
 }
 
-/// The formats of text by their names.
+/// Expressions of the formats of text, by format name.
 static TEXTS: LazyLock<Vec<(&'static str, &'static str)>> = LazyLock::new(|| {
     let table = [
         ("date", date()),
@@ -66,8 +65,8 @@ static TEXTS: LazyLock<Vec<(&'static str, &'static str)>> = LazyLock::new(|| {
     table.to_vec()
 });
 
-/// Dates of the Gregorian calendar: 29 February in years that 4 divides, but of the hundreds only
-/// those that 400 divides.
+/// Dates of the Gregorian calendar: 29 February in years that 4 divides, in centuries only if 400
+/// does.
 fn date() -> String {
     const FOURS: &str = "(?:[02468][048]|[13579][26])";
     let months = "(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])\
@@ -79,14 +78,14 @@ fn date() -> String {
 
 const CLOCK: &str = "(?:[01][0-9]|2[0-3]):[0-5][0-9]";
 const SECOND: &str = r"[0-5][0-9](?:\.[0-9]+)?";
-/// A leap second, in UTC: with another offset the minute would be another one.
+/// Expression of a leap second in UTC; with another offset it would not be at 23:59:60.
 const LEAP: &str = r"23:59:60(?:\.[0-9]+)?(?:[zZ]|[+-]00:00)";
 
 fn time() -> String {
     format!("(?:{CLOCK}:{SECOND}(?:[zZ]|[+-]{CLOCK})|{LEAP})")
 }
 
-/// Leap seconds occur only at the end of June and of December.
+/// Dates with times; leap seconds occur only at the end of June and of December.
 fn date_time() -> String {
     let date = date();
     format!(
@@ -94,8 +93,7 @@ fn date_time() -> String {
     )
 }
 
-/// Years, months and days with hours, minutes and seconds, of which none is left out between two
-/// others; or weeks.
+/// Durations: years, months and days with hours, minutes and seconds, without gaps; or weeks.
 fn duration() -> String {
     let run = |units: [&str; 3]| {
         let [a, b, c] = units.map(|unit| format!("[0-9]+{unit}"));
@@ -122,7 +120,7 @@ fn ipv4() -> String {
     format!(r"{PART}(?:\.{PART}){{3}}")
 }
 
-/// Eight groups, of which `::` stands for one or more; the last two may be an IPv4 address.
+/// IPv6 addresses: eight groups, of which `::` replaces one or more; the last two may be IPv4.
 fn ipv6() -> String {
     const GROUP: &str = "[0-9a-fA-F]{1,4}";
     let ipv4 = ipv4();

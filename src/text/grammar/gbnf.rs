@@ -1,8 +1,8 @@
-//! GBNF, the grammars of llama.cpp, in Lark.
+//! Translation of GBNF, the grammars of llama.cpp, to Lark.
 //!
-//! GBNF is about characters, and Lark about terminals, of which the longest that fits is taken. So
-//! what does not refer to itself becomes one terminal, with all that it is made of, and in rules
-//! that do, what stands in a row between references to such rules does as well.
+//! GBNF matches characters, and Lark matches terminals, always the longest that fits. So a rule
+//! that does not refer to itself becomes one terminal, with all rules that it uses; in a recursive
+//! rule, each sequence between references to recursive rules becomes a terminal.
 //!
 //! Source of the notation: `grammars/README.md` of llama.cpp.
 
@@ -11,14 +11,15 @@ use std::fmt::Write;
 use std::iter::Peekable;
 use std::str::Chars;
 
-/// Most bytes of a grammar, and of all its terminals: each use of a rule repeats its text.
+/// Most bytes of a grammar in GBNF.
 const BYTES_MAX: usize = 64 * 1024;
+/// Most bytes of all its terminals: each use of a rule repeats its text.
 const WRITTEN_BYTES_MAX: usize = 128 * 1024;
-/// Groups inside each other, and rules that refer to each other in a row.
+/// Depth of groups inside each other, and of rules that refer to each other.
 const DEPTH_MAX: usize = 64;
-/// Repetitions of repetitions, as `**`: each is a level of its own.
+/// Repetitions of repetitions, as in `**`: each is a level of the syntax tree.
 const REPEATED_AGAIN_MAX: usize = 8;
-/// The rule that a reply follows.
+/// Name of the rule that a reply follows.
 const ROOT: &str = "root";
 
 /// Whether a grammar is written in GBNF rather than in Lark.
@@ -29,7 +30,7 @@ pub fn is_gbnf(text: &str) -> bool {
 /// The grammar in Lark.
 ///
 /// # Errors
-/// Names the line and the construct that is not served.
+/// Names the line and the construct that is not supported.
 pub fn to_lark(text: &str) -> Result<String, String> {
     if text.len() > BYTES_MAX {
         let bytes = text.len();
@@ -56,7 +57,7 @@ enum Node {
     Rule(String),
     Sequence(Vec<Node>),
     Either(Vec<Node>),
-    /// From the first number to the second, or any number from there on.
+    /// Repetition from the first number of times to the second, or to any number.
     Repeated(Box<Node>, usize, Option<usize>),
 }
 
@@ -84,7 +85,7 @@ impl Reader<'_> {
         format!("GBNF, line {}: {problem}", self.line)
     }
 
-    /// Skips blanks and comments, and line ends where these mean nothing.
+    /// Skips blanks and comments, and line ends if `lines` is true.
     fn skip(&mut self, lines: bool) {
         while let Some(&char) = self.chars.peek() {
             match char {
@@ -96,7 +97,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The next characters as long as they fit.
+    /// Takes the next characters as long as they fit.
     fn while_fits(&mut self, fits: impl Fn(char) -> bool) -> String {
         let mut text = String::new();
         while self.chars.peek().is_some_and(|char| fits(*char)) {
@@ -109,7 +110,7 @@ impl Reader<'_> {
         self.while_fits(|char| char.is_ascii_alphanumeric() || char == '-' || char == '_')
     }
 
-    /// The next rule; None at the end.
+    /// Reads the next rule; None at the end of the grammar.
     fn rule(&mut self) -> Result<Option<(String, Node)>, String> {
         self.skip(true);
         if self.chars.peek().is_none() {
@@ -147,7 +148,7 @@ impl Reader<'_> {
         let mut nodes = Vec::new();
         while let Some(node) = self.node(depth)? {
             nodes.push(self.repeated(node)?);
-            // Inside a group lines mean nothing.
+            // Inside a group line ends have no meaning.
             self.skip(depth > 0);
         }
         Ok(Node::Sequence(nodes))
@@ -179,7 +180,7 @@ impl Reader<'_> {
         Ok(Some(node))
     }
 
-    /// A node with all repetitions after it.
+    /// Reads all repetitions after a node, and returns the node repeated.
     fn repeated(&mut self, mut node: Node) -> Result<Node, String> {
         for _ in 0..=REPEATED_AGAIN_MAX {
             let (least, most) = match self.chars.peek() {
@@ -189,14 +190,14 @@ impl Reader<'_> {
                 Some('{') => self.counted()?,
                 _ => return Ok(node),
             };
-            // Its sign, or the brace that closes it.
+            // Skips the sign of the repetition, or the brace that closes it.
             self.next();
             node = Node::Repeated(Box::new(node), least, most);
         }
         Err(self.problem("a part is repeated again and again; repeat it once"))
     }
 
-    /// `{m}`, `{m,}` or `{m,n}` up to its closing brace.
+    /// Reads `{m}`, `{m,}` or `{m,n}` up to its closing brace.
     fn counted(&mut self) -> Result<(usize, Option<usize>), String> {
         self.next();
         let least = self.number();
@@ -248,7 +249,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The character that `char` stands for, which may begin an escape.
+    /// The character that begins with `char`, which may begin an escape.
     fn escaped(&mut self, char: char) -> Result<char, String> {
         if char != '\\' {
             return Ok(char);
@@ -273,7 +274,7 @@ impl Reader<'_> {
     }
 }
 
-/// A character in an expression, or in a class of one.
+/// A character as an escape in a regular expression.
 fn spelt(char: char) -> String {
     format!("\\x{{{:x}}}", u32::from(char))
 }
@@ -281,9 +282,9 @@ fn spelt(char: char) -> String {
 struct Writer<'g> {
     rules: &'g [(String, Node)],
     indices: HashMap<&'g str, usize>,
-    /// Whether a rule refers, directly or not, to a recursive one, so that it is no terminal.
+    /// Whether a rule is recursive or refers to one that is, so that it cannot be a terminal.
     recursive: Vec<bool>,
-    /// Bytes written so far.
+    /// Bytes of terminals written so far.
     written: usize,
 }
 
@@ -343,7 +344,7 @@ impl<'g> Writer<'g> {
         Ok(true)
     }
 
-    /// A node as written in a rule of Lark.
+    /// Text of a node in a rule of Lark.
     fn body(&mut self, node: &Node) -> Result<String, String> {
         if self.is_regular(node)? {
             return self.terminal(node);
@@ -369,7 +370,7 @@ impl<'g> Writer<'g> {
         })
     }
 
-    /// A sequence of nodes; those between two references to rules become one terminal.
+    /// Text of a sequence of nodes; those between two references to rules become one terminal.
     fn sequence(&mut self, nodes: &[Node]) -> Result<String, String> {
         let (mut written, mut row) = (Vec::new(), Vec::new());
         for node in nodes {
@@ -388,7 +389,7 @@ impl<'g> Writer<'g> {
         Ok(written.join(" "))
     }
 
-    /// A terminal, optional if its node may be empty.
+    /// Text of a node as a terminal, optional if the node may be empty.
     fn terminal(&mut self, node: &Node) -> Result<String, String> {
         let expression = self.expression(node, 0)?;
         self.written += expression.len();
@@ -399,14 +400,14 @@ impl<'g> Writer<'g> {
             ));
         }
         Ok(match self.may_be_empty(node)? {
-            // A terminal is of one character at least.
+            // A terminal of Lark has at least one character.
             true if expression.is_empty() => "\"\"".to_string(),
             true => format!("(/{expression}/ & /(?s:.+)/)?"),
             false => format!("/{expression}/"),
         })
     }
 
-    /// Whether a node that is no recursive rule matches the empty text.
+    /// Whether a node without recursive rules matches the empty text.
     fn may_be_empty(&self, node: &Node) -> Result<bool, String> {
         let all = |nodes: &[Node], wanted: bool| -> Result<bool, String> {
             for node in nodes {
@@ -426,7 +427,7 @@ impl<'g> Writer<'g> {
         })
     }
 
-    /// Regular expression of a node that refers to no recursive rule.
+    /// Regular expression of a node without recursive rules.
     fn expression(&self, node: &Node, depth: usize) -> Result<String, String> {
         if depth > 2 * DEPTH_MAX {
             return Err(format!(
@@ -459,8 +460,8 @@ impl<'g> Writer<'g> {
     }
 }
 
-/// Whether each node of a graph leads to a cycle; `left` has their edges. Every edge is followed
-/// once, depth first: an open node closes a cycle.
+/// For each node of a graph, whether it leads to a cycle; `left` has the nodes' edges. Every edge
+/// is followed once, depth first: an edge to an open node closes a cycle.
 fn leading_to_circles(mut left: Vec<Vec<usize>>) -> Vec<bool> {
     #[derive(Clone, Copy, PartialEq)]
     enum Visit {
@@ -549,7 +550,7 @@ rule_0: /\x{61}(?:(?:(?:[^\x{78}-\x{7a}\x{a}]|\x{22}\x{41}))){0,1}/
         }
         let deep = format!("root ::= {}\"a\"{}", "(".repeat(99), ")".repeat(99));
         assert!(to_lark(&deep).unwrap_err().contains("groups"));
-        // Each would be a level of the stack.
+        // Each repetition would be a level of the stack.
         let again = format!("root ::= \"a\"{}", "*".repeat(60_000));
         assert!(to_lark(&again).unwrap_err().contains("again and again"));
         assert!(to_lark("root ::= \"a\"{2}{0,1}*").is_ok());

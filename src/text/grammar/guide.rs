@@ -1,4 +1,4 @@
-//! One reply under a grammar: where the grammar begins, and which tokens it lets through.
+//! Constraint of one reply under a grammar: where the grammar begins, and which tokens it allows.
 
 use std::sync::Arc;
 
@@ -12,27 +12,27 @@ use super::Compiled;
 use super::panics;
 use super::vocabulary::Vocabulary;
 
-/// Newlines between reasoning and reply, which are part of neither: templates write two.
+/// Newlines allowed between reasoning and reply, part of neither: templates write two.
 const NEWLINES_MAX: usize = 2;
 
-/// Part of a reply that a grammar speaks of.
+/// Part of a reply that follows the grammar.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Scope {
-    /// Tag that ends the reasoning which the reply begins in; the grammar starts after it.
+    /// Tag that ends the reasoning in which the reply begins; the grammar starts after the tag.
     pub reasoning_close: Option<&'static str>,
-    /// Tags after each of which the grammar starts, in a reply that is text; without one, the whole
+    /// Tag after each of which the grammar starts, in a reply that is text; if None, the whole
     /// reply follows the grammar.
     pub open: Option<&'static str>,
 }
 
 enum Stage {
-    /// Anything, up to a tag. `matched` bytes of the tag end the text so far.
+    /// Free text up to a tag; the text so far ends with the first `matched` bytes of the tag.
     Free {
         tag: &'static str,
         matched: usize,
         reasoning: bool,
     },
-    /// The grammar, which `newlines` may still precede.
+    /// Text under the grammar, which may still begin with `newlines` newlines.
     Bound {
         matcher: Box<Matcher>,
         newlines: usize,
@@ -40,7 +40,7 @@ enum Stage {
     Complete,
 }
 
-/// A reply that follows a grammar.
+/// State of one reply that follows a grammar.
 pub struct Guide {
     compiled: Arc<Compiled>,
     scope: Scope,
@@ -68,12 +68,12 @@ impl Guide {
         &self.compiled.vocabulary
     }
 
-    /// Whether a reply may end in free text: it may not in reasoning that the grammar is to follow.
+    /// Whether a reply may end in free text: not in reasoning, if the grammar must follow.
     fn may_stop(&self, reasoning: bool) -> bool {
         !reasoning || self.scope.open.is_some()
     }
 
-    /// Takes text of a free stretch.
+    /// Advances by a token of free text.
     fn advance_free(&mut self, id: TokenId) -> Result<(), String> {
         let Stage::Free {
             tag,
@@ -95,7 +95,7 @@ impl Guide {
     }
 }
 
-/// The stage at the head of the reply proper.
+/// Stage at the start of the reply after its reasoning.
 fn begin(compiled: &Compiled, scope: Scope, newlines: usize) -> Stage {
     match scope.open {
         Some(tag) => Stage::Free {
@@ -117,8 +117,8 @@ impl Stage {
 impl Constraint for Guide {
     fn next(&self) -> Next {
         match &self.stage {
-            // After a part of the tag, a token may complete the tag and say more, which the grammar
-            // could not judge: such tokens are masked.
+            // A token may complete the tag and contain more, which the grammar could not check:
+            // after a part of the tag, such tokens are masked.
             Stage::Free { matched, .. } if *matched > 0 => Next::Masked,
             Stage::Free { reasoning, .. } => Next::Free {
                 stop: self.may_stop(*reasoning),
@@ -176,7 +176,7 @@ impl Constraint for Guide {
         taken.map_err(|error| failed(&error))?;
         drop(watched);
         if !matcher.is_stopped() {
-            // Text goes on where nothing more has to follow.
+            // Free text goes on once nothing more has to follow in the grammar.
             let open = self.scope.open.is_some();
             if open && panics::inside(|| matcher.is_accepting()).is_ok_and(|accepting| accepting) {
                 self.stage = begin(&self.compiled, self.scope, 0);
@@ -203,17 +203,16 @@ fn failed(error: &dyn std::fmt::Display) -> String {
     )
 }
 
-/// Effect of text on a tag that is being looked for.
+/// Effect of text on the search for a tag.
 pub(super) enum Follow {
-    /// So many bytes of the tag end the text.
+    /// The text ends with this many first bytes of the tag.
     Open(usize),
-    /// The tag is complete; so many bytes follow it.
+    /// The tag is complete, and `rest` bytes follow it.
     Closed { rest: usize },
 }
 
-/// Looks for `tag` in `text`, before which `matched` bytes of the tag have been found. The first
-/// byte of a tag does not come again in it, so after a mismatch the search starts with the tag's
-/// head.
+/// Looks for `tag` in `text`, before which `matched` bytes of the tag were found. The first byte of
+/// a tag occurs only once in it, so after a mismatch the search starts anew.
 pub(super) fn follow(tag: &str, mut matched: usize, text: &[u8]) -> Follow {
     let tag = tag.as_bytes();
     for (at, &byte) in text.iter().enumerate() {

@@ -1,9 +1,9 @@
-//! One reply in harmony under a grammar: which of its messages the grammar speaks of.
+//! Constraint of one reply in harmony: which of its messages follow the grammar.
 //!
-//! Reasoning is free. A grammar of the whole reply begins after it, with the headers of calls in
-//! it, or after the header of an answer, which is written here. A grammar of calls in text begins
-//! after `to=` in a header, and nowhere else: nobody but functions that there are is written to.
-//! Tokens hold a full stop and the start of a name, so that the names' space is the grammar's.
+//! Reasoning is free. A grammar of the whole reply begins after the reasoning and includes the
+//! headers of calls, or begins after the header of an answer, which is forced here. A grammar of
+//! calls in text begins after each `to=` in a header, so that only existing functions are called.
+//! Tokens may have both a full stop and the start of a name, so the grammar includes `functions.`.
 
 use std::sync::Arc;
 
@@ -16,32 +16,32 @@ use super::{Compiled, Grammars};
 use crate::tools::harmony::reader::Begin;
 use crate::tools::harmony::{Mark, Marks, TO};
 
-/// Subject of a grammar.
+/// Part of a reply that follows a grammar.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Plan {
-    /// The reply after its reasoning. The tokens are forced at its head: the header of an answer,
-    /// from the mark that begins the message on.
+    /// The reply after its reasoning. The tokens, the header of an answer from the mark that begins
+    /// a message, are forced at its start.
     Whole(Vec<TokenId>),
-    /// Calls, of a reply that is text otherwise.
+    /// Calls in a reply that otherwise is text.
     CallsInText,
 }
 
 enum Stage {
     Reasoning,
-    /// `matched` bytes of what opens a call end the text so far.
+    /// Header of a message; the text so far ends with `matched` first bytes of `to=`.
     Header {
         matched: usize,
     },
     Content,
-    /// The header's tokens from this one on.
+    /// Header of the answer, whose tokens from this index on are forced.
     Forced(usize),
     Bound(Box<Guide>),
     Complete,
 }
 
-/// A reply that follows a grammar.
+/// State of one reply in harmony that follows a grammar.
 struct HarmonyGuide {
-    /// Compiled grammar; None if the reply may not call.
+    /// Compiled grammar; None if the reply may not call tools.
     compiled: Option<Arc<Compiled>>,
     vocabulary: Arc<Vocabulary>,
     marks: Marks,
@@ -50,7 +50,7 @@ struct HarmonyGuide {
 }
 
 impl Grammars {
-    /// Starts a reply in harmony that follows `compiled` by a plan; without these it makes no
+    /// Starts a reply in harmony that follows `compiled` by `plan`; if None, the reply has no
     /// calls.
     pub fn harmony(
         &self,
@@ -90,7 +90,7 @@ impl HarmonyGuide {
         }
     }
 
-    /// The header of an answer from a token on.
+    /// Stage that forces the answer's header from the token `at` on.
     fn forced(&self, at: usize) -> Stage {
         match &self.plan {
             Plan::Whole(header) if at < header.len() => Stage::Forced(at),
@@ -105,8 +105,8 @@ impl HarmonyGuide {
         }
     }
 
-    /// The message of reasoning is over by a mark; one that begins the next message is a part of
-    /// it.
+    /// Ends the reasoning if `id` is a mark that does; marks that begin a message belong to the
+    /// next.
     fn leave_reasoning(&mut self, id: TokenId) -> Result<(), String> {
         let begun = self.header().iter().position(|known| *known == id);
         match (self.marks.find(id), begun) {
@@ -135,7 +135,7 @@ impl HarmonyGuide {
         Ok(())
     }
 
-    /// Takes a token of a header in a reply that is text.
+    /// Advances by a token of a header, in a reply that is text.
     fn advance_header(&mut self, matched: usize, id: TokenId) -> Result<(), String> {
         self.stage = match self.marks.find(id) {
             Some(Mark::Message) => Stage::Content,

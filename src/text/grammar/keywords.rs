@@ -9,8 +9,8 @@ use crate::tools::{REFERENCES_MAX, Root, Types};
 
 use super::OVERLAPPING;
 
-/// Keywords that do not restrict a value, or whose schemas are read where they are referred to;
-/// beside [`ANNOTATIONS`].
+/// Keywords, in addition to [`ANNOTATIONS`], that do not restrict a value, or whose schemas are
+/// read only through references.
 const SILENT: &[&str] = &[
     "$anchor",
     "$defs",
@@ -29,7 +29,7 @@ const EXTENSION: &str = "x-";
 /// Most alternatives of `oneOf` that are compared with each other.
 const COMPARED_MAX: usize = 100;
 
-/// Keywords that do not restrict a value, and whose own values hold neither schemas nor references.
+/// Keywords that do not restrict a value and whose own values have neither schemas nor references.
 const ANNOTATIONS: &[&str] = &[
     "$comment",
     "default",
@@ -43,7 +43,7 @@ const ANNOTATIONS: &[&str] = &[
     "title",
     "writeOnly",
 ];
-/// Keywords whose members are schemas under names of the client's, which are no keywords.
+/// Keywords whose members are schemas under names that the client chose.
 const NAMED: &[&str] = &[
     "$defs",
     "definitions",
@@ -52,8 +52,8 @@ const NAMED: &[&str] = &[
     "properties",
 ];
 
-/// A schema without keywords that do not restrict a value: what is in these is neither read nor
-/// counted. Extensions stay where a reference may lead into them. `nullable` of OpenAPI becomes the
+/// The schema without keywords that do not restrict a value: their content is neither read nor
+/// counted. Extensions stay if a reference may lead into one. `nullable` of OpenAPI becomes the
 /// null type of the standard.
 pub fn standard(schema: &Value) -> Value {
     let extensions = schema.to_string().contains("/x-");
@@ -100,7 +100,7 @@ pub fn rewritten(
     }
 }
 
-/// Adds null to the types of a schema, where it has any, and to the values that it lists.
+/// Adds null to the types of a schema, if it has any, and to the values that it lists.
 fn allow_null(schema: &mut Map<String, Value>) {
     match schema.get_mut("type") {
         Some(Value::Array(names)) => names.push(Value::from("null")),
@@ -112,16 +112,16 @@ fn allow_null(schema: &mut Map<String, Value>) {
     }
 }
 
-/// Items of a list; a value that is no list is its only item.
+/// Items of a list; another value is its own only item.
 pub fn each(value: &Value) -> &[Value] {
     let items = value.as_array().map(Vec::as_slice);
     items.unwrap_or(std::slice::from_ref(value))
 }
 
-/// A whole number that a keyword of a schema states; None where it is absent.
+/// Whole number that a keyword of a schema states; None if the keyword is absent.
 ///
 /// # Errors
-/// When it is another value.
+/// When the keyword has another value.
 pub fn whole(schema: &Value, keyword: &str) -> Result<Option<u64>, String> {
     match schema.get(keyword).map(|value| (value, value.as_u64())) {
         Some((value, None)) => Err(format!("{keyword} must be a whole number, not {value}")),
@@ -130,7 +130,7 @@ pub fn whole(schema: &Value, keyword: &str) -> Result<Option<u64>, String> {
     }
 }
 
-/// Fault of a `type` that names no types.
+/// Fault of `names`, the value of `type`, if it has a name that is no type.
 pub fn unknown_type(names: &Value) -> Option<String> {
     let names = each(names);
     let known = |name: &Value| name.as_str().is_some_and(is_type);
@@ -141,8 +141,8 @@ pub fn unknown_type(names: &Value) -> Option<String> {
     }
 }
 
-/// Why an object's schema is not enforced in full, beside its members: a reference that leads
-/// nowhere, or alternatives of which a value may fit two.
+/// Reason why an object's schema is not fully enforced: a reference without target, or alternatives
+/// of which a value may fit two.
 pub fn object_problem(schema: &Value, root: &Root<'_>) -> Option<String> {
     let leads = |to: &Value| to.as_str().is_some_and(|name| root.target(name).is_some());
     if let Some(reference) = schema.get("$ref")
@@ -155,13 +155,13 @@ pub fn object_problem(schema: &Value, root: &Root<'_>) -> Option<String> {
     check_apart(&options, root).err()
 }
 
-/// Whether a keyword does not restrict a value.
+/// Whether a keyword with this value does not restrict values.
 pub fn is_silent(name: &str, value: &Value) -> bool {
     let silent = SILENT.contains(&name) || ANNOTATIONS.contains(&name);
     silent || name.starts_with(EXTENSION) || allows_all(name, value)
 }
 
-/// Whether a keyword that may restrict a value has a value with which it does not.
+/// Whether a keyword that may restrict values does not with this value.
 fn allows_all(name: &str, value: &Value) -> bool {
     match name {
         "nullable" | "uniqueItems" => *value == false,
@@ -184,7 +184,7 @@ pub fn check(schema: &Value, known: &[&str]) -> Result<(), String> {
     }
 }
 
-/// Keywords of a schema that restrict a value, without `type` and those `known`.
+/// Keywords of a schema that restrict values, without `type` and those in `known`.
 fn others<'v>(schema: &'v Value, known: &[&str]) -> impl Iterator<Item = &'v String> {
     let all = schema.as_object().into_iter().flatten();
     let stated = all.filter(|(name, value)| *name != "type" && !is_silent(name, value));
@@ -194,7 +194,7 @@ fn others<'v>(schema: &'v Value, known: &[&str]) -> impl Iterator<Item = &'v Str
 }
 
 /// # Errors
-/// Names a keyword that restricts a value beside `whole`, which must stand alone.
+/// Names a keyword that restricts values in addition to `whole`, which must be the only one.
 fn check_alone(schema: &Value, whole: &str) -> Result<(), String> {
     match others(schema, &[whole]).next() {
         Some(name) => Err(format!(
@@ -204,10 +204,10 @@ fn check_alone(schema: &Value, whole: &str) -> Result<(), String> {
     }
 }
 
-/// Schema at the end of a chain of references, or the schema itself.
+/// Schema at the end of a chain of references; without references the schema itself.
 ///
 /// # Errors
-/// If a reference leads nowhere, or a keyword beside it restricts the value.
+/// If a reference has no target, or another keyword beside a reference restricts values.
 pub fn followed<'v>(mut schema: &'v Value, root: &Root<'v>) -> Result<&'v Value, String> {
     for _ in 0..REFERENCES_MAX {
         let Some(reference) = schema.get("$ref") else {
@@ -231,10 +231,10 @@ pub fn leads_nowhere(reference: &Value) -> String {
     format!("the reference {reference} leads nowhere in the schema")
 }
 
-/// Values of `const` or `enum` that `type` allows; None where a schema has neither keyword.
+/// Values of `const` or `enum` that `type` allows; None if a schema has neither keyword.
 ///
 /// # Errors
-/// If another keyword restricts them too.
+/// If another keyword restricts values too.
 pub fn fixed(schema: &Value) -> Result<Option<Vec<&Value>>, String> {
     let (keyword, values) = match (schema.get("const"), &schema["enum"]) {
         (Some(value), _) => ("const", std::slice::from_ref(value)),
@@ -253,21 +253,21 @@ pub fn fixed(schema: &Value) -> Result<Option<Vec<&Value>>, String> {
     Ok(Some(values.iter().filter(fits).collect()))
 }
 
-/// Whether `name` is that of a type.
+/// Whether `name` is the name of a JSON type.
 pub fn is_type(name: &str) -> bool {
     Types::of_name(name).is_some()
 }
 
-/// Whether a value is of a type that `names`, the value of a `type`, has.
+/// Whether the JSON type of `value` is in `names`, the value of a schema's keyword `type`.
 pub fn is_of(value: &Value, names: &Value) -> bool {
     Types::named(names).is_some_and(|types| types.has(Types::of(value)))
 }
 
-/// The schemas of `anyOf`, or of a `oneOf` no two of which a value fits; None without these
-/// keywords. `matters`: whether a value may fit an alternative at all.
+/// The schemas of `anyOf`, or of a `oneOf` whose alternatives do not overlap; None without these
+/// keywords. `matters`: whether any value may fit an alternative.
 ///
 /// # Errors
-/// If alternatives may overlap, or another keyword restricts the value.
+/// If alternatives may overlap, or another keyword restricts values.
 pub fn alternatives<'v>(
     schema: &'v Value,
     root: &Root<'v>,
@@ -290,7 +290,7 @@ pub fn alternatives<'v>(
 }
 
 /// # Errors
-/// If a value may fit two of some schemas, as far as their types and fixed members tell.
+/// If a value may fit two of `options`, as far as types and fixed members tell.
 fn check_apart(options: &[&Value], root: &Root<'_>) -> Result<(), String> {
     let mut values = HashSet::new();
     let mut others = Vec::new();
@@ -318,8 +318,7 @@ fn check_apart(options: &[&Value], root: &Root<'_>) -> Result<(), String> {
     }
 }
 
-/// Whether no value fits both schemas: they have no type in common, or a member has a fixed value
-/// in each and these differ.
+/// Whether no value fits both schemas: the types differ, or a member has different fixed values.
 fn are_apart(one: &Value, other: &Value, root: &Root<'_>) -> bool {
     let (one, other) = (root.resolved(one), root.resolved(other));
     if root.types(one).excludes(root.types(other)) {
@@ -339,7 +338,7 @@ fn are_apart(one: &Value, other: &Value, root: &Root<'_>) -> bool {
     both_objects && needed.filter_map(Value::as_str).any(told_apart)
 }
 
-/// Text of a value by which equal values can be found.
+/// Text of a value that is the same for equal values.
 pub fn spelt(value: &Value) -> String {
     match value.as_f64() {
         Some(number) => number.to_string(),

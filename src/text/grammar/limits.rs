@@ -1,5 +1,4 @@
-//! Limits of a grammar's cost. Beyond these it is refused with the limit's name, before work is
-//! done.
+//! Limits on the cost of a grammar. A grammar beyond one is refused before any work.
 
 use std::time::Duration;
 
@@ -10,14 +9,14 @@ use super::{Grammar, GrammarError, reference_cost};
 use crate::past_unescaped;
 use step::DEEP_STACKS_BYTES;
 
-/// Longest time of compiling on one core of today; the other limits are set so that it holds.
+/// Longest time of compiling on one core of today; the other limits are set to keep it.
 pub const COMPILE_TIME: Duration = Duration::from_millis(50);
-/// CPU time allowed for a grammar's first mask, any later mask, or one token; work of twice this
-/// time has been ended.
+/// CPU time allowed for a grammar's first mask, any later mask, or one token; longer work is
+/// cancelled.
 pub const WORK_TIME: Duration = Duration::from_millis(20);
-/// Compiled grammars that are cached, of some 100 kB each.
+/// Compiled grammars in the cache, of some 100 kB each.
 pub const CACHED_MAX: usize = 64;
-/// Bytes of the texts of all cached grammars; compiled they take some thirty times that.
+/// Bytes of the texts of all cached grammars; compiled grammars take some thirty times as much.
 pub const CACHED_BYTES_MAX: usize = 1024 * 1024;
 
 /// Bytes of a schema as compact JSON, of a Lark grammar, or of all choices.
@@ -26,64 +25,62 @@ pub const GRAMMAR_BYTES_MAX: usize = 256 * 1024;
 pub const SCHEMA_VALUES_MAX: usize = 20_000;
 /// Objects and lists inside each other in a schema.
 pub const SCHEMA_DEPTH_MAX: usize = 64;
-/// Objects and lists inside each other in a schema, where references are followed.
+/// Objects and lists inside each other in a schema, with references followed.
 pub const LEVELS_MAX: usize = 400;
-/// Levels of a schema and of all that it refers to, added up: the compiler's stack holds as many.
+/// Levels of a schema and of all schemas that it refers to, added up: bounds the compiler's stack.
 pub const LEVELS_TOGETHER_MAX: usize = 4_000;
-/// Alternatives of a schema that have to hold together with others, multiplied: each combination
-/// is looked at.
+/// Product of the numbers of alternatives that have to hold at once: each combination is compiled.
 pub const COMBINATIONS_MAX: usize = 128;
-/// Entries of one `oneOf` without fixed values: each pair of them is compared.
+/// Entries of one `oneOf` without fixed values: each pair of entries is compared.
 pub const ONE_OF_MAX: usize = 64;
-/// Grammars that are compiled at once.
+/// Threads that compile, so as many grammars are compiled at once.
 pub const COMPILERS: usize = 2;
-/// Niceness of a compiling thread, against the engine; that of the parsing of requests.
+/// Niceness of a compiling thread relative to the engine, the same as for parsing requests.
 pub const COMPILE_NICE: i32 = 10;
-/// Bytes of the stack on which a grammar is compiled; what is not used takes no memory.
+/// Bytes of the stack on which a grammar is compiled; only pages in use take memory.
 pub const COMPILE_STACK_BYTES: usize = 128 * 1024 * 1024;
 const _: () = assert!((COMPILERS * COMPILE_STACK_BYTES) as u64 <= DEEP_STACKS_BYTES);
-/// Entries of all `enum`s of a schema together, and of a choice.
+/// Entries of all `enum`s of a schema together, or of a choice.
 pub const ALTERNATIVES_MAX: usize = 4_000;
 /// Properties of one object.
 pub const PROPERTIES_MAX: usize = 400;
-/// `patternProperties` of one object: each pair of them is compared.
+/// `patternProperties` of one object: each pair of patterns is compared.
 pub const PATTERN_PROPERTIES_MAX: usize = 16;
-/// The least common multiple of all `multipleOf` of a schema, in units of their last decimal: the
+/// The least common multiple of all `multipleOf` of a schema, in units of the smallest decimal: the
 /// lexer has a state for each remainder.
 pub const MULTIPLE_OF_MAX: u64 = 1_000;
 /// Schemas inside a Lark grammar.
 pub const LARK_SCHEMAS_MAX: usize = 64;
-/// Names, strings and expressions in a Lark grammar: rules may lead through all of them.
+/// Names, strings and expressions in a Lark grammar: recursion may go through all of them.
 pub const LARK_PARTS_MAX: usize = 2_000;
 /// Brackets inside each other in a Lark grammar.
 pub const LARK_DEPTH_MAX: usize = 128;
-/// Conjunctions and complements in a Lark grammar, and entries of one `allOf`: the lexer's states
-/// multiply with each.
+/// Conjunctions and complements in a Lark grammar, or entries of one `allOf`: each multiplies the
+/// lexer's states.
 pub const CONJUNCTIONS_MAX: usize = 12;
 /// Bytes of a regular expression.
 pub const REGEX_BYTES_MAX: usize = 8 * 1024;
-/// Parts that a repetition must have at least, in a regular expression: the repeated ones times the
+/// Parts in the shortest match of a repetition in a regular expression: repeated parts times the
 /// lower bound. The lexer has a state for each.
 pub const REPEATED_MAX: usize = 2_000;
-/// Parts that a repetition may have at most, in the rules of a Lark grammar, which are written out.
+/// Parts in the longest match of a repetition in the rules of a Lark grammar, which is written out.
 pub const LARK_REPEATED_MAX: usize = 2_000;
-/// Repeated or optional parts in a row in a regular expression: states hold every combination of
-/// those that follow.
+/// Repeated or optional parts in a row in a regular expression: states combine all that may follow.
 pub const REPETITIONS_IN_A_ROW_MAX: usize = 16;
-/// Characters that an error's text may have.
+/// Characters of an error's text.
 pub const ERROR_CHARS_MAX: usize = 200;
 
-/// The largest whole number up to which doubles hold each whole number: 2^53.
+/// Largest whole number up to which doubles represent each whole number: 2^53.
 const EXACT_INTEGER_MAX: u128 = 1 << 53;
 
-/// Bounds on llguidance's own work; fuel is its unit of lexer work.
+/// Bounds on llguidance's own work, where fuel is the unit of lexer work.
 pub const PARSER: ParserLimits = ParserLimits {
     max_items_in_row: 2_000,
     initial_lexer_fuel: 100_000,
-    // A mask may take some milliseconds; other replies of the step wait for it.
+    // The unit allows some milliseconds for a mask, while other replies of the step wait.
     step_lexer_fuel: 50_000,
     step_max_items: 50_000,
-    // Some kilobytes each, for one reply.
+    // Each state takes some kilobytes in each reply.
     max_lexer_states: 10_000,
     max_grammar_size: 100_000,
     precompute_large_lexemes: false,
@@ -130,7 +127,7 @@ fn check_repetitions(found: &Repetitions, most: usize, what: &str) -> Result<(),
 }
 
 /// # Errors
-/// Says how many there are of `what`, where they are more than `most`.
+/// States how many there are of `what`, if more than `most`.
 pub fn at_most(found: usize, most: usize, what: &str) -> Result<(), GrammarError> {
     match found <= most {
         true => Ok(()),
@@ -141,7 +138,7 @@ pub fn at_most(found: usize, most: usize, what: &str) -> Result<(), GrammarError
 }
 
 /// # Errors
-/// Names the limit that schemas exceed together.
+/// Names the limit that the schemas exceed together.
 pub fn check_schemas<'v>(schemas: impl IntoIterator<Item = &'v Value>) -> Result<(), GrammarError> {
     let mut size = Size::default();
     for schema in schemas {
@@ -158,31 +155,32 @@ pub fn check_schemas<'v>(schemas: impl IntoIterator<Item = &'v Value>) -> Result
     }
 }
 
-/// Counts what repetitions are made of, while a grammar is read.
+/// Sizes of repetitions in an expression or a grammar, counted while it is read.
 #[derive(Default)]
 struct Repetitions {
     open: Vec<Group>,
     group: Group,
     /// Parts of the largest repetition.
     most: usize,
-    /// Repetitions of the longest row of them.
+    /// Number of repetitions in the longest row of repetitions.
     row_most: usize,
-    /// Parts as they are written.
+    /// Number of parts as they are written, not repeated.
     count: usize,
 }
 
-/// A group in brackets, as far as it has been read.
+/// A group in brackets, as far as the group has been read.
 #[derive(Default)]
 struct Group {
     parts: usize,
-    /// Parts of what was read last.
+    /// Number of parts in the last item of the group.
     last: usize,
-    /// Repetitions or optional parts in a row at its end, and in a row before the last part.
+    /// Number of repetitions or optional parts in a row at the group's end.
     row: usize,
+    /// Value of `row` before the last item.
     row_before: usize,
-    /// Whether it has a part that is neither repeated nor optional.
+    /// Whether the group has an item that is neither repeated nor optional.
     plain: bool,
-    /// `plain` as it was before the last part.
+    /// Value of `plain` before the last item.
     plain_before: bool,
 }
 
@@ -209,12 +207,12 @@ impl Repetitions {
         }
     }
 
-    /// Begins another alternative.
+    /// Begins another alternative of the group.
     fn alternative(&mut self) {
         self.group.row = 0;
     }
 
-    /// The last part is there `times` times, and perhaps more often.
+    /// Counts the last item as repeated at least `times` times.
     fn repeat(&mut self, times: usize) {
         if times > 1 {
             let group = &mut self.group;
@@ -225,7 +223,7 @@ impl Repetitions {
         }
     }
 
-    /// The last part is a repetition or optional.
+    /// Counts the last item as a repetition or as optional.
     fn in_a_row(&mut self) {
         let group = &mut self.group;
         group.row = group.row_before + 1;
@@ -234,11 +232,11 @@ impl Repetitions {
     }
 }
 
-/// The numbers of `{m}`, `{m,}` or `{m,n}` at the head of a text.
+/// Numbers of `{m}`, `{m,}` or `{m,n}` at the head of a text.
 fn bounds(text: &str) -> Option<(usize, usize)> {
     let (inside, _) = text.strip_prefix('{')?.split_once('}')?;
     let (least, most) = inside.split_once(',').unwrap_or((inside, inside));
-    // A number that is too large for its type is too large for a repetition.
+    // A number too large for its type counts as the largest one.
     let number = |digits: &str| {
         let digits = digits.trim();
         let plain = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
@@ -248,7 +246,7 @@ fn bounds(text: &str) -> Option<(usize, usize)> {
     Some((least, number(most).unwrap_or(least)))
 }
 
-/// Repetitions of a regular expression, by lower bounds.
+/// Repetitions of a regular expression, counted by lower bounds.
 fn repetitions(pattern: &str) -> Repetitions {
     let mut found = Repetitions::default();
     let mut rest = pattern;
@@ -287,16 +285,16 @@ fn repetitions(pattern: &str) -> Repetitions {
     found
 }
 
-/// Bytes of a class of characters, brackets included. One inside another ends it early, and the
-/// rest counts as parts, which is stricter than need be.
+/// Bytes of a class of characters, brackets included. A nested class seems to end the outer one
+/// early: the rest then counts as parts, which is too strict.
 fn class(text: &str) -> usize {
-    // A bracket at its head is one of the characters.
+    // A closing bracket at the start of a class is one of its characters.
     let head = 1 + usize::from(text[1..].starts_with('^'));
     let end = past_unescaped(text, |at, char| at > head && char == ']');
     end.unwrap_or(text.len())
 }
 
-/// Bytes of what opens a group, with its flags or its name.
+/// Bytes that open a group, including its flags or its name.
 fn opening(text: &str) -> usize {
     let end = |text: &str| {
         let end = text.find([':', '>', ')']);
@@ -309,7 +307,7 @@ fn opening(text: &str) -> usize {
     }
 }
 
-/// Repetitions of the rules of a Lark grammar, by upper bounds, and of its expressions by lower
+/// Repetitions of the rules of a Lark grammar, by upper bounds, and of its expressions, by lower
 /// ones.
 fn lark_repetitions(text: &str) -> Repetitions {
     let mut found = Repetitions::default();
@@ -343,7 +341,7 @@ fn lark_repetitions(text: &str) -> Repetitions {
                 length = rest.find(|char| !name(char)).unwrap_or(rest.len());
                 found.part(1);
             }
-            // Parts of one line belong together, whatever stands between them.
+            // Operators and blanks are skipped: all parts of a line count as one group.
             _ => {}
         }
         at += length;
@@ -351,16 +349,14 @@ fn lark_repetitions(text: &str) -> Repetitions {
     found
 }
 
-/// Bytes of the string or expression at the head of a text, with the sign or line break that ends
-/// it.
+/// Bytes of the string or expression at the head of a text, with its closing sign or line break.
 fn literal(text: &str) -> usize {
     let quote = text.chars().next();
     let end = past_unescaped(text, |_, char| Some(char) == quote || char == '\n');
     end.unwrap_or(text.len())
 }
 
-/// The upper bound of `~ m` or `~ m..n`, of which `text` is what follows the tilde; 1 where the
-/// tilde is a complement.
+/// Upper bound of `~ m` or `~ m..n`, where `text` follows the tilde; 1 for a complement.
 fn tilde(text: &str) -> usize {
     let text = text.trim_start();
     let numbers = text.trim_start_matches(|char: char| char.is_ascii_digit() || char == '.');
@@ -369,7 +365,7 @@ fn tilde(text: &str) -> usize {
     digits.map_or(1, |digits| digits.parse().unwrap_or(usize::MAX))
 }
 
-/// Depth of brackets in each other; those in strings count as well, which is stricter than need be.
+/// Depth of nested brackets; brackets in strings count as well, which is too strict.
 fn depth_of_lark(text: &str) -> usize {
     let (mut depth, mut deepest) = (0_usize, 0);
     for byte in text.bytes() {
@@ -383,7 +379,8 @@ fn depth_of_lark(text: &str) -> usize {
     deepest
 }
 
-/// The values after each `%json` in a Lark grammar; what is no JSON there is not compiled either.
+/// The values after each `%json` in a Lark grammar; text there that is not JSON is skipped, since
+/// the compiler refuses it.
 fn schemas_in_lark(text: &str) -> Result<Vec<Value>, GrammarError> {
     let mut schemas = Vec::new();
     let mut rest = text;
@@ -403,8 +400,7 @@ fn schemas_in_lark(text: &str) -> Result<Vec<Value>, GrammarError> {
     Ok(schemas)
 }
 
-/// The least common multiple of some decimal numbers in units of the smallest decimal; None above
-/// the limit.
+/// Least common multiple of decimal numbers in units of the smallest decimal; None above the limit.
 fn common_multiple(numbers: &[String]) -> Option<u64> {
     let decimals = |number: &String| number.split_once('.').map_or(0, |(_, part)| part.len());
     let most = numbers.iter().map(decimals).max().unwrap_or(0);
@@ -425,13 +421,13 @@ fn common_divisor(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { common_divisor(b, a % b) }
 }
 
-/// Sums over a schema.
+/// Sums over all parts of a schema.
 #[derive(Debug, Default)]
 struct Size {
     values: usize,
     bytes: usize,
     alternatives: usize,
-    /// All `multipleOf`, as they are written.
+    /// Values of all `multipleOf`, as they are written.
     multiples: Vec<String>,
 }
 
@@ -459,7 +455,8 @@ impl Size {
         Ok(())
     }
 
-    /// A property may have the name of a keyword; then this is stricter than need be.
+    /// Checks the limits of one keyword of a schema. A property whose name is a keyword is checked
+    /// too, which may refuse more than necessary.
     fn check_keyword(&mut self, key: &str, value: &Value) -> Result<(), GrammarError> {
         match (key, value) {
             ("enum", Value::Array(items)) => self.alternatives += items.len(),
@@ -488,7 +485,7 @@ impl Size {
     }
 }
 
-/// The first whole number of a schema that the grammar holds as another one.
+/// Problem with the first whole number of a schema that doubles do not represent exactly.
 pub fn inexact_number(schema: &Value) -> Option<String> {
     match schema {
         Value::Number(number) => {

@@ -53,22 +53,22 @@ use self::vocabulary::Vocabulary;
 use self::watch::Watch;
 
 /// White space between the tokens of a JSON text: at most one line break and an indentation.
-/// Without a bound an unsure model could write blanks for ever.
+/// Without a bound a model could write blanks for ever.
 const JSON_WHITESPACE: &str = r"[ \t]{1,40}|\r?\n[ \t]{0,40}";
 
-/// Form that a text must have.
+/// Form that a text must have, as a request states it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Grammar {
-    /// A JSON value that is valid under a schema (draft 2020-12 and those before it).
+    /// A JSON value that is valid under a schema (draft 2020-12 and earlier drafts).
     Json(JsonGrammar),
     /// A whole match of a regular expression in Rust's syntax.
     Regex(String),
-    /// A sentence of a grammar in Lark, as llguidance reads it.
+    /// A sentence of a Lark grammar in llguidance's dialect.
     Lark(String),
-    /// One of some strings.
+    /// One of several strings.
     Choice(Vec<String>),
-    /// Lark that [`calls`] wrote from schemas within the limits, with warnings of what it does not
-    /// enforce.
+    /// Lark that [`calls`] wrote from schemas within the limits, with warnings about parts that the
+    /// grammar does not enforce.
     Calls {
         lark: String,
         warnings: Vec<String>,
@@ -80,20 +80,19 @@ pub enum Grammar {
 #[derive(Clone, Debug, PartialEq)]
 pub struct JsonGrammar {
     pub schema: Value,
-    /// Every keyword is enforced or the schema is refused; else what cannot be enforced is a
-    /// warning.
+    /// Whether a schema that cannot be enforced in full is refused; else the answer has warnings.
     pub strict: bool,
     /// Whether white space may stand between the parts of the text.
     pub whitespace: bool,
 }
 
-/// Why a grammar is refused, in words for the client.
+/// Reason why a grammar is refused, in words for the client.
 #[derive(Clone, Debug, thiserror::Error, PartialEq)]
 #[error("{0}")]
 pub struct GrammarError(pub String);
 
 impl JsonGrammar {
-    /// The schema as the compiler takes it, and warnings of what is not enforced.
+    /// The schema as rewritten for the compiler, and warnings about parts that are not enforced.
     ///
     /// # Errors
     /// Names a keyword of a strict schema that cannot be enforced.
@@ -116,8 +115,8 @@ impl JsonGrammar {
 }
 
 impl Grammar {
-    /// The grammar in llguidance's form: Lark, or a schema where Lark would only wrap it; and
-    /// warnings of what is not enforced.
+    /// The grammar in llguidance's form: Lark, or a JSON schema as such; and warnings about parts
+    /// that are not enforced.
     fn top_level(&self) -> Result<(TopLevelGrammar, Vec<String>), String> {
         let lark = match self {
             Grammar::Json(grammar) => {
@@ -130,7 +129,8 @@ impl Grammar {
             Grammar::Lark(text) => embedded::written(text)?,
             Grammar::Calls { lark, .. } => lark.clone(),
             Grammar::Choice(choices) => {
-                // One terminal: as rules, the strings would crowd the parser's rows.
+                // A single terminal: as rules, strings would be too many items of the parser's
+                // rows.
                 let quoted = choices.iter().map(|choice| Value::from(choice.as_str()));
                 let quoted: Vec<String> = quoted.map(|choice| choice.to_string()).collect();
                 format!("start: CHOICE\nCHOICE: {}", quoted.join(" | "))
@@ -154,7 +154,7 @@ impl Grammar {
         }
     }
 
-    /// Parts of the request that the grammar leaves out.
+    /// Warnings about parts of the request that the grammar does not enforce.
     fn warnings(&self) -> &[String] {
         match self {
             Grammar::Calls { warnings, .. } => warnings,
@@ -163,27 +163,27 @@ impl Grammar {
     }
 }
 
-/// Name of a compiled grammar: its domain, and its text.
+/// Key of a compiled grammar in the cache: its domain, and its text.
 type Key = (u128, String);
 
-/// Threads of [`Grammars`]: the watchdog, and those that compile.
+/// Number of threads of [`Grammars`]: the watchdog and the compilers.
 pub const THREADS: usize = 1 + limits::COMPILERS;
 
-/// Compiles grammars for one vocabulary.
+/// Compiler and cache of grammars for one vocabulary.
 pub struct Grammars {
     compiler: Arc<Compiler>,
     threads: Threads,
-    /// The compiled grammars used last, oldest first, by domain and text.
+    /// Compiled grammars, the least recently used first.
     cache: Mutex<VecDeque<(Key, Arc<Compiled>)>>,
-    /// Grammar that keeps replies from opening calls; made when the first one asks.
+    /// Constraint that keeps replies from opening calls; made when first needed.
     forbidden: OnceLock<Arc<ForbiddenTag>>,
 }
 
 impl Grammars {
-    /// `vocabulary` is the number of rows of the model's output.
+    /// Grammars for a model whose output has `vocabulary` rows.
     ///
     /// # Errors
-    /// When the vocabulary is of a kind that llguidance cannot walk.
+    /// When llguidance does not support the vocabulary.
     pub fn new(
         tokenizer: &Arc<Tokenizer>,
         vocabulary: usize,
@@ -197,7 +197,7 @@ impl Grammars {
             verbose_errors: false,
             ..limits::PARSER
         };
-        // The first mask fills a table that later ones share, and takes long.
+        // The first mask takes long, since it fills a table that later masks share.
         let any = Grammar::Json(JsonGrammar {
             schema: json!({"type": "object"}),
             strict: false,
@@ -221,11 +221,11 @@ impl Grammars {
         })
     }
 
-    /// Compiles a grammar, or takes it from the cache of `domain`. Clients do not share one: else
-    /// the time of a request would show that another client uses the same schema.
+    /// Compiles a grammar, or takes it from the cache of `domain`. Clients do not share entries:
+    /// the time of a request would show that others use the same schema.
     ///
     /// # Errors
-    /// Says what cannot be enforced, is malformed, exceeds a limit or matches nothing.
+    /// States which part cannot be enforced, is malformed, exceeds a limit or matches nothing.
     pub fn compile(&self, domain: u128, grammar: &Grammar) -> Result<Arc<Compiled>, GrammarError> {
         limits::check(grammar)?;
         let key = (domain, grammar.key());
@@ -240,8 +240,8 @@ impl Grammars {
         Ok(compiled)
     }
 
-    /// Starts a reply that does not contain `tag`, which opens calls; one that begins inside
-    /// reasoning is free up to the end of that. None where calls have no opening tag.
+    /// Constraint of a reply that must not contain `tag`, which opens calls. Reasoning in which the
+    /// reply begins is free. None if calls have no opening tag.
     pub fn without_calls(
         &self,
         tag: &'static str,
@@ -251,7 +251,7 @@ impl Grammars {
         (!tag.is_empty()).then(|| self.forbidden.get_or_init(make).guide(reasoning_close))
     }
 
-    /// Puts a grammar into the cache, and removes the oldest ones if it is full.
+    /// Adds a grammar to the cache, and removes the oldest ones if the cache is full.
     fn store(&self, key: Key, compiled: Arc<Compiled>) {
         let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
         cache.push_back((key, compiled));
@@ -271,7 +271,7 @@ impl Grammars {
     }
 }
 
-/// Compiler for one vocabulary.
+/// Compiler of grammars for one vocabulary.
 struct Compiler {
     factory: ParserFactory,
     vocabulary: Arc<Vocabulary>,
@@ -279,8 +279,8 @@ struct Compiler {
 }
 
 impl Compiler {
-    /// Compiles a grammar. What the compiler refuses or does not enforce of the schemas in calls is
-    /// reported with their paths.
+    /// Compiles a grammar. Parts of calls' schemas that the compiler refuses or does not enforce
+    /// are reported with paths.
     fn compile(&self, grammar: &Grammar) -> Result<Compiled, GrammarError> {
         let compiled = self.compile_new(grammar);
         let Grammar::Calls {
@@ -296,7 +296,7 @@ impl Compiler {
             refused => {
                 let looked = calls::looked_through(lark.clone(), warnings.clone(), schemas);
                 let looked = looked.map_err(GrammarError)?;
-                // If this fails too the fault is in no schema: the first error stands.
+                // If this fails too no schema is at fault, and the first error is reported.
                 let mut compiled = self.compile_new(&looked).or(refused)?;
                 compiled.warnings = looked.warnings().to_vec();
                 Ok(compiled)
@@ -311,7 +311,7 @@ impl Compiler {
         let mut parser = parser.map_err(|error| refused(&error))?;
         let found = parser.grammar_warnings();
         warnings.extend(found.iter().map(|text| explained(text)));
-        // A grammar in which no token may come first is refused here, before the engine has it.
+        // A grammar that allows no first token is refused here, before the engine gets it.
         let mut matcher = Matcher::new(Ok(parser.deep_clone())).into_cancellable();
         let handle = matcher.cancellation_handle();
         let watched = handle.map(|handle| self.watch.over(handle));
@@ -335,8 +335,8 @@ impl Compiler {
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Threads for the compiler, whose recursion needs deeper stacks than other threads have. They end
-/// when this is dropped.
+/// Threads for the compiler, whose recursion needs deeper stacks than other threads have. The
+/// threads end when the value is dropped.
 struct Threads {
     jobs: mpsc::Sender<Job>,
 }
@@ -354,7 +354,7 @@ impl Threads {
                 .stack_size(limits::COMPILE_STACK_BYTES);
             let take = move || inbox.lock().unwrap_or_else(PoisonError::into_inner).recv();
             let work = move || {
-                // An error leaves the priority as it is.
+                // On an error the thread keeps its priority.
                 let _ = nice(limits::COMPILE_NICE);
                 for job in iter::from_fn(|| take().ok()) {
                     job();
@@ -366,8 +366,7 @@ impl Threads {
         Threads { jobs }
     }
 
-    /// Runs `work` on one of the threads. If it panics, so does this: a panic is no fault of the
-    /// request.
+    /// Runs `work` on one of the threads. A panic of `work` is passed on: no fault of the request.
     fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
         let (sender, receiver) = mpsc::sync_channel(1);
         let job = move || drop(sender.send(panic::catch_unwind(panic::AssertUnwindSafe(work))));
@@ -378,14 +377,13 @@ impl Threads {
     }
 }
 
-/// A grammar that replies can follow.
+/// A compiled grammar, from which constraints of replies are made.
 pub struct Compiled {
-    /// Parser as compiled; each reply works on a copy of its own, so that nothing of one reply, its
-    /// lexer's states included, is seen by another.
+    /// Parser as compiled; each reply uses a copy, so that replies share no states.
     parser: TokenParser,
     vocabulary: Arc<Vocabulary>,
     watch: Arc<Watch>,
-    /// Parts that are not enforced.
+    /// Warnings about parts that are not enforced.
     warnings: Vec<String>,
 }
 
@@ -396,12 +394,12 @@ impl fmt::Debug for Compiled {
 }
 
 impl Compiled {
-    /// Warnings of parts of a lenient schema that are not enforced.
+    /// Warnings about parts of a lenient schema that are not enforced.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
-    /// Starts a reply.
+    /// Constraint of one reply in the part `scope`.
     pub fn guide(self: &Arc<Self>, scope: Scope) -> Box<dyn Constraint> {
         Box::new(Guide::new(self.clone(), scope))
     }
@@ -417,9 +415,9 @@ fn first_line(text: &str) -> &str {
     text.lines().next().unwrap_or_default()
 }
 
-/// llguidance's words for the client: the first line, shortened, in terms of the API.
+/// Text of an llguidance error for the client: the first line, shortened, in terms of the API.
 fn explained(text: &str) -> String {
-    // Errors of a part begin with the path of the part.
+    // Errors about a part of a schema begin with the path of the part.
     let after = |mark: &str| text.split_once(mark).map(|(_, rest)| first_line(rest));
     if let Some(keys) = after("Unimplemented keys: ") {
         return format!("the keywords {keys} are not enforced");
@@ -440,8 +438,7 @@ fn explained(text: &str) -> String {
     if text.contains("operation cancelled") {
         return "it takes too long to find what may come next".to_string();
     }
-    // Masks allow every token that comes here, so the lexer has exceeded a limit while it took this
-    // one.
+    // Masks allow every token that comes here, so the lexer has exceeded a limit at this one.
     if text.contains("doesn't satisfy the grammar") {
         return "its lexer has too many states".to_string();
     }

@@ -1,21 +1,21 @@
-//! Panics of llguidance, which it turns into errors of its own.
+//! Panics inside llguidance, which the library turns into errors.
 //!
-//! Its hook writes the stack of each into the error's text, which nobody needs here. The first
-//! stack costs a process some 60 ms, for all names in the program are read: longer than any grammar
-//! may take. So the hook here leaves the stack out.
+//! The library's panic hook would write a stack trace into each error. The first trace of a process
+//! takes some 60 ms, since all symbols of the program are read: longer than any grammar may take.
+//! So the hook of this module omits the stack.
 
 use std::cell::Cell;
 use std::panic;
 use std::sync::Once;
 
 thread_local! {
-    /// Whether this thread runs the library's code.
+    /// Whether this thread runs code of llguidance.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
 static HOOK: Once = Once::new();
 
-/// Puts a hook before the library's own one, which must have been set before.
+/// Puts a hook before llguidance's own hook, which must have been set before.
 pub fn without_stacks() {
     HOOK.call_once(|| {
         let before = panic::take_hook();
@@ -27,7 +27,7 @@ pub fn without_stacks() {
     });
 }
 
-/// Runs code of the library, which catches all panics in it. `work` must not call this again.
+/// Runs code of llguidance, which catches all panics in it. `work` must not call this function.
 pub fn inside<T>(work: impl FnOnce() -> T) -> T {
     struct Leave;
     impl Drop for Leave {

@@ -18,7 +18,7 @@ use super::formats::{self, FAR, Format};
 use super::limits::{self, GRAMMAR_BYTES_MAX, SCHEMA_VALUES_MAX};
 use super::{JSON_WHITESPACE, bounds, ecma, explained, keywords, panics};
 
-/// Keywords that are enforced wherever they stand.
+/// Keywords that are enforced in every schema.
 const ENFORCED: &[&str] = &[
     "const",
     "enum",
@@ -37,7 +37,7 @@ const ENFORCED: &[&str] = &[
     "type",
 ];
 
-/// Keywords whose values are or hold schemas, or that are rewritten by their values.
+/// Keywords whose values are schemas, contain schemas, or decide how the keyword is rewritten.
 const PARTS: &[&str] = &[
     "$ref",
     "allOf",
@@ -50,29 +50,29 @@ const PARTS: &[&str] = &[
     "properties",
 ];
 
-/// Escapes allowed in texts, without `\u`: with numbers, the name of one member could be written as
-/// if it were another name.
+/// Escapes allowed in strings. `\u` is not: with it, a member's name could be written so that the
+/// grammar takes it for another name.
 const ESCAPES_BY_NAME: &str = "nrbtf\\\"";
 
-/// Schema, or a part of one, to be compiled to a grammar of JSON.
+/// A schema, or a part of one, to be rewritten and compiled to a grammar of JSON.
 pub struct Subschema<'r, 'v> {
     pub root: &'r Root<'v>,
     pub schema: &'v Value,
-    /// Path in the document, for errors; may be empty.
+    /// Path of the schema in its document, for errors; may be empty.
     pub path: &'r str,
-    /// Whether all of it must be enforced.
+    /// Whether each keyword must be enforced; else the rest is reported.
     pub strict: bool,
     /// Whether white space may stand between the parts of the text.
     pub whitespace: bool,
-    /// Types that the value has whatever its schema says; empty if unknown.
+    /// Types that the value must have in addition to its schema; empty if unknown.
     pub of_types: &'r [&'r str],
 }
 
 impl<'v> Subschema<'_, 'v> {
-    /// The schema with the compiler's options in it, and warnings of what is not enforced.
+    /// The rewritten schema with the compiler's options, and warnings about parts not enforced.
     ///
     /// # Errors
-    /// Says what must be enforced and cannot, or that the whole is too large.
+    /// States what must be enforced and cannot, or that the result is too large.
     pub fn written(&self) -> Result<(Value, Vec<String>), String> {
         let mut writer = Writer::new(self.root, self.schema);
         let (mut schema, problems) = writer.document(self.path)?;
@@ -101,10 +101,10 @@ impl<'v> Subschema<'_, 'v> {
     }
 }
 
-/// Warnings of the compiler about parts of a schema written for it that it does not enforce.
+/// Warnings of the compiler about parts of a rewritten schema that it does not enforce.
 ///
 /// # Errors
-/// Why the compiler refuses the schema.
+/// The reason why the compiler refuses the schema.
 pub fn compiled(schema: &Value) -> Result<Vec<String>, String> {
     let build = || {
         let builder = GrammarBuilder::new(None, limits::PARSER);
@@ -144,19 +144,18 @@ impl fmt::Display for SchemaPath<'_> {
     }
 }
 
-/// Writer of a schema and all schemas that it refers to.
+/// Rewriter of a schema and of all schemas that it refers to.
 struct Writer<'r, 'v> {
     root: &'r Root<'v>,
     start: &'v Value,
-    /// Schemas that references lead to: their numbers by address, and themselves in the order of
-    /// these.
+    /// Number of each schema that references lead to, by the schema's address.
     numbers: HashMap<*const Value, usize>,
     targets: Vec<(&'v str, &'v Value)>,
     problems: Vec<String>,
-    /// Values that may still be written: each reference repeats the schema that it leads to.
+    /// Values that may still be written: each reference writes its target again.
     values: usize,
     bytes: usize,
-    /// Whether an object may have other members beside named ones.
+    /// Whether some object may have members other than its named ones.
     open_names: bool,
 }
 
@@ -205,7 +204,7 @@ impl<'r, 'v> Writer<'r, 'v> {
         self.open_names |= !closed && named.any(|name| keywords.contains_key(*name));
         let mut written = Map::new();
         for (keyword, value) in keywords {
-            // Elsewhere than at the root, `$id` would change where references lead.
+            // Below the root, `$id` would change the targets of references.
             let names_all = keyword == "$id" && std::ptr::eq(schema, self.root.value());
             if names_all || keywords::is_silent(keyword, value) {
                 continue;
@@ -222,7 +221,7 @@ impl<'r, 'v> Writer<'r, 'v> {
         Ok(Value::Object(written))
     }
 
-    /// The value of a keyword; None where it is not enforced.
+    /// The rewritten value of a keyword; None if the keyword is left out.
     fn keyword(
         &mut self,
         keyword: &'v str,
@@ -259,7 +258,7 @@ impl<'r, 'v> Writer<'r, 'v> {
                 Ok(pattern) => return self.copied(&Value::from(pattern)).map(Some),
                 Err(problem) => not_enforced(pattern, &problem),
             },
-            // A format is written as the keywords that it stands for.
+            // A format is replaced by the keywords that express it.
             ("format", _) => return Ok(None),
             ("uniqueItems", Value::Bool(true)) if at_most_one(beside) => return Ok(None),
             ("enum", Value::Array(values)) if values.is_empty() => {
@@ -277,7 +276,7 @@ impl<'r, 'v> Writer<'r, 'v> {
         Ok(None)
     }
 
-    /// Adds the keywords that a format stands for.
+    /// Adds the keywords that express a format.
     fn format(
         &mut self,
         format: &Value,
@@ -381,7 +380,7 @@ fn not_enforced(pattern: &str, problem: &str) -> String {
     format!("the pattern {pattern:?} is not enforced: {problem}")
 }
 
-/// Fault of the value of a keyword, as far as it does not depend on other keywords.
+/// Fault of a keyword's value, as far as it can be seen without the other keywords.
 fn misfit(keyword: &str, value: &Value) -> Option<String> {
     let wanted = match keyword {
         "exclusiveMaximum" | "exclusiveMinimum" | "maximum" | "minimum"
@@ -423,7 +422,7 @@ fn at_most_one(beside: &Map<String, Value>) -> bool {
     most.is_some_and(|most| most <= 1)
 }
 
-/// Whether `least` members may be reached by writing one of free name several times.
+/// Whether a reply could reach `least` members by writing an unnamed member several times.
 fn may_repeat(least: &Value, beside: &Map<String, Value>) -> bool {
     let list = |keyword| beside.get(keyword).and_then(Value::as_array);
     let required = list("required").map_or(0, Vec::len) as u64;

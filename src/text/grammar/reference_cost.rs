@@ -1,4 +1,4 @@
-//! Limits on schemas by what their references lead to: a short text may make much work.
+//! Limits on schemas with references, which can make much work of a short text.
 
 use std::collections::{HashMap, HashSet};
 
@@ -26,7 +26,7 @@ pub fn check(document: &Value) -> Result<(), GrammarError> {
     cost.of(document, 0).map(|_| ())
 }
 
-/// Adds the addresses of all values that references of a document lead to.
+/// Adds the addresses of all values in a document that references lead to.
 fn collect(value: &Value, root: &Root<'_>, targets: &mut HashSet<*const Value>) {
     if let Some(target) = value["$ref"].as_str().and_then(|name| root.target(name)) {
         targets.insert(target);
@@ -34,8 +34,8 @@ fn collect(value: &Value, root: &Root<'_>, targets: &mut HashSet<*const Value>) 
     children(value).for_each(|(_, child)| collect(child, root, targets));
 }
 
-/// Depth of objects and lists in each other. `together` gets the sum of the depths of all targets
-/// of references: the compiler may go down through each of them once.
+/// Depth of objects and lists in each other. `together` becomes the sum of the depths of all
+/// targets of references, since the compiler may recurse through each target once.
 fn height(value: &Value, targets: &HashSet<*const Value>, together: &mut usize) -> usize {
     let inner = children(value).map(|(_, child)| height(child, targets, together));
     let height = 1 + inner.max().unwrap_or(0);
@@ -45,7 +45,7 @@ fn height(value: &Value, targets: &HashSet<*const Value>, together: &mut usize) 
     height
 }
 
-/// The members of an object or the items of a list, by their names, which items do not have.
+/// Members of an object by name, or items of a list, with empty names.
 fn children(value: &Value) -> impl Iterator<Item = (&str, &Value)> {
     let members = value.as_object().into_iter().flatten();
     let items = value.as_array().into_iter().flatten();
@@ -53,11 +53,11 @@ fn children(value: &Value) -> impl Iterator<Item = (&str, &Value)> {
     members.chain(items.map(|item| ("", item)))
 }
 
-/// Values below a value, counted.
+/// Counts over all values below a value.
 #[derive(Clone, Copy)]
 struct Below {
     levels: usize,
-    /// Ways to choose among alternatives, in the value or in one of its parts.
+    /// Number of ways to choose among alternatives, in the value or in one of its parts.
     ways: usize,
 }
 
@@ -65,12 +65,12 @@ const NOTHING: Below = Below { levels: 0, ways: 1 };
 
 struct ReferenceCost<'v> {
     root: Root<'v>,
-    /// Counts by address; a value inside itself counts nothing there.
+    /// Counts by the address of a value; a value inside itself counts as nothing there.
     known: HashMap<*const Value, Below>,
 }
 
 impl<'v> ReferenceCost<'v> {
-    /// Each object counts as a schema, which is stricter than need be.
+    /// Counts below a value. Each object counts as a schema, which is too strict.
     fn of(&mut self, value: &'v Value, depth: usize) -> Result<Below, GrammarError> {
         at_most(depth, LEVELS_MAX, "levels along its references")?;
         let address = std::ptr::from_ref(value);
@@ -87,7 +87,7 @@ impl<'v> ReferenceCost<'v> {
 
     fn read(&mut self, value: &'v Value, depth: usize) -> Result<Below, GrammarError> {
         let mut levels = 0;
-        // Factors of alternatives that apply at once, and the largest product among separate parts.
+        // Factors for alternatives that apply at once, and the largest product of separate parts.
         let (mut factors, mut part) = (Vec::new(), 1);
         let target = value["$ref"].as_str();
         if let Some(target) = target.and_then(|name| self.root.target(name)) {
@@ -97,13 +97,13 @@ impl<'v> ReferenceCost<'v> {
         }
         for (name, child) in children(value) {
             let below = self.of(child, depth + 1)?;
-            // Definitions count where a reference leads to them.
+            // Definitions are counted at the references to them.
             if matches!(name, "$defs" | "definitions") {
                 continue;
             }
             levels = levels.max(below.levels);
             let each = child.as_array().into_iter().flatten();
-            // The parts were counted above.
+            // The items were counted above, so the counts are known.
             let ways: Vec<usize> = each
                 .map(|item| self.known.get(&std::ptr::from_ref(item)))
                 .map(|known| known.map_or(1, |below| below.ways))

@@ -1,4 +1,4 @@
-//! The model's vocabulary as llguidance walks it.
+//! The model's vocabulary in the form that llguidance reads.
 
 use std::sync::Arc;
 
@@ -21,8 +21,8 @@ struct Environment {
 }
 
 impl Vocabulary {
-    /// Tokens that structure the prompt match no text: their bytes begin with one that no UTF-8
-    /// text has.
+    /// Vocabulary of `size` tokens. Tokens that structure the prompt match no text: their bytes
+    /// begin with one that does not occur in UTF-8.
     pub fn new(tokenizer: &Arc<Tokenizer>, size: usize, stop_tokens: &[TokenId]) -> Vocabulary {
         let word = |id: TokenId| {
             let bytes = tokenizer.token_bytes(id);
@@ -53,7 +53,7 @@ impl Vocabulary {
         0..self.size as TokenId
     }
 
-    /// The bytes that a token adds to the text.
+    /// Bytes that a token adds to the text; none for a token that structures the prompt.
     pub fn text(&self, id: TokenId) -> &[u8] {
         let tokenizer = &self.environment.tokenizer;
         match tokenizer.is_special(id) {
@@ -62,20 +62,20 @@ impl Vocabulary {
         }
     }
 
-    /// Takes the model's own end tokens out of a mask.
+    /// Removes the model's own end tokens from a mask.
     pub fn without_end(&self, mask: &mut Mask) {
         let ends = self.environment.stop_tokens.iter();
         ends.for_each(|&id| mask.set(id, false));
     }
 
-    /// All tokens whose text satisfies a condition.
+    /// Sets the mask to all tokens whose text satisfies a condition.
     pub fn all_with(&self, mask: &mut Mask, condition: impl Fn(&[u8]) -> bool) {
         mask.fill(self.size);
         let others = self.ids().filter(|&id| !condition(self.text(id)));
         others.for_each(|id| mask.set(id, false));
     }
 
-    /// Adds the tokens of one to `most` newlines and nothing else.
+    /// Adds the tokens that are one to `most` newlines.
     pub fn add_newlines(&self, mask: &mut Mask, most: usize) {
         for length in 1..=most {
             if let Some(id) = self.environment.trie.token_id(&b"\n\n\n\n"[..length]) {
@@ -90,13 +90,13 @@ impl TokenizerEnv for Environment {
         &self.trie
     }
 
-    /// Tokens as the model has learnt them, so that what a grammar forces looks familiar to it.
+    /// Tokens of a text as the tokenizer makes them, so that the model knows forced text.
     fn tokenize_bytes(&self, bytes: &[u8]) -> Vec<TokenId> {
         self.trie.tokenize_with_greedy_fallback(bytes, |text| {
             let ids = self.tokenizer.encode(text).unwrap_or_default();
             let spelt = ids.iter().flat_map(|&id| self.tokenizer.token_bytes(id));
             let special = ids.iter().any(|&id| self.tokenizer.is_special(id));
-            // Names of special tokens, and what a normaliser changes, are spelt by their bytes.
+            // Texts of special tokens, and texts that a normaliser changes, are spelt byte by byte.
             match !special && spelt.eq(text.as_bytes()) {
                 true => ids,
                 false => self.trie.greedy_tokenize(text.as_bytes()),

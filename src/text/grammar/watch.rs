@@ -1,8 +1,8 @@
-//! Watchdog of grammar compilations: cancels those that take too long.
+//! Watchdog of grammar compilations: cancels jobs that take too long.
 //!
-//! Limits of size and fuel bound the known costs; this bounds the rest. A thread polls the running
-//! jobs and cancels those that have used too much CPU time of their threads, so that a busy machine
-//! refuses nothing. It sleeps while there are no jobs.
+//! Limits of size and fuel bound the known costs; the watchdog bounds the rest. A thread polls
+//! running jobs and cancels those that have used too much CPU time of their threads, so that jobs
+//! on a busy machine are not cancelled. The thread sleeps without jobs.
 
 use std::cell::OnceCell;
 use std::fs;
@@ -14,11 +14,11 @@ use llguidance::CancellationHandle;
 
 use super::limits::WORK_TIME;
 
-/// Time between two polls of the thread while there are jobs.
+/// Time between two polls while there are jobs.
 const TICK: Duration = Duration::from_millis(5);
 
 thread_local! {
-    /// File of `/proc` with this thread's CPU time.
+    /// Path of the `/proc` file with this thread's CPU time.
     static TIMES: OnceCell<Arc<str>> = const { OnceCell::new() };
 }
 
@@ -32,27 +32,28 @@ fn times_of_this_thread() -> Arc<str> {
     })
 }
 
-/// CPU time of a thread; None where the system does not report it.
+/// CPU time of the thread with the file `times`; None if the system does not report it.
 fn cpu_time(times: &str) -> Option<Duration> {
     let text = fs::read_to_string(times).ok()?;
     let nanos = text.split(' ').next()?.parse().ok()?;
     Some(Duration::from_nanos(nanos))
 }
 
-/// A running compilation.
+/// A compilation, mask or token that is being computed.
 struct Job {
     number: u64,
     times: Arc<str>,
-    /// Earliest time at which it can have used up its limit.
+    /// Earliest time at which the job can have used up its limit.
     look_at: Instant,
-    /// CPU time of the thread at which the limit is used up; none until the first poll.
+    /// CPU time of the thread at which the limit is used up; None until the first poll.
     end: Option<Duration>,
     cancel: CancellationHandle,
 }
 
 impl Job {
-    /// Whether it has lasted too long. CPU time counts from the first poll, at most two ticks after
-    /// the begin, so that short jobs cost no look-up; a job ends at most a tick after its limit.
+    /// Whether the job has used up its limit. CPU time counts from the first poll, at most two
+    /// ticks after the start, so that short jobs cost no look-up; jobs end within a tick of the
+    /// limit.
     fn is_over(&mut self, now: Instant) -> bool {
         if now < self.look_at {
             return false;
@@ -77,7 +78,7 @@ impl Job {
 struct Shared {
     jobs: Vec<Job>,
     numbers: u64,
-    /// The thread waits for jobs.
+    /// Whether the thread waits for jobs.
     sleeps: bool,
     ended: bool,
 }
@@ -89,7 +90,7 @@ struct Poller {
 }
 
 impl Poller {
-    /// Nothing panics under the lock.
+    /// The lock's data is always whole, since no code panics while it has the lock.
     fn lock(&self) -> MutexGuard<'_, Shared> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -112,7 +113,7 @@ impl Poller {
     }
 }
 
-/// The thread that looks; it ends with this.
+/// Handle of the watchdog's thread, which ends when the handle is dropped.
 pub struct Watch {
     poller: Arc<Poller>,
 }
@@ -129,7 +130,7 @@ impl Watch {
         Watch { poller }
     }
 
-    /// Watches what this thread does until the guard is dropped.
+    /// Watches the work of this thread until the guard is dropped.
     pub fn over(&self, cancel: CancellationHandle) -> Watched<'_> {
         let job = Job {
             number: 0,

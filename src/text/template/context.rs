@@ -6,11 +6,10 @@ use serde_json::{Map, Value as Json};
 use super::digits;
 use super::{Abilities, CallIds, Conversation};
 
-/// Names of a message's reasoning; templates read either. The first is the one of the routes.
+/// Names of a message's reasoning; templates read either one. Requests use the first.
 const REASONING: [&str; 2] = ["reasoning_content", "thinking"];
 
-/// The variables of a rendering, in the form that the template takes. What is absent is none, and
-/// defined.
+/// Variables of a rendering, in the form that the template takes. Absent ones are defined as none.
 pub(super) fn of(conversation: &Conversation, abilities: &Abilities) -> Value {
     let messages = conversation.messages.iter();
     let messages: Value = messages.map(|one| message(one, abilities)).collect();
@@ -32,7 +31,7 @@ pub(super) fn of(conversation: &Conversation, abilities: &Abilities) -> Value {
     Value::from_pairs(own.into_iter().chain(set))
 }
 
-/// A message without fields of null, with its reasoning under both names.
+/// A message without fields that are null, with its reasoning under both names.
 fn message(message: &Json, abilities: &Abilities) -> Value {
     let Json::Object(fields) = message else {
         return value(message);
@@ -58,7 +57,7 @@ fn shaped(id: &str, ids: CallIds) -> Value {
     Value::from(ids.shaped(id).as_ref())
 }
 
-/// Calls whose ids have the form that the template takes.
+/// Calls, with ids in the form that the template takes.
 fn calls(calls: &Json, ids: CallIds) -> Value {
     let Json::Array(all) = calls else {
         return value(calls);
@@ -75,7 +74,7 @@ fn calls(calls: &Json, ids: CallIds) -> Value {
     all.iter().map(call).collect()
 }
 
-/// A content of one part.
+/// Content that is a list of one text part.
 fn part(text: &str) -> Value {
     let part = Value::from_pairs([("type", "text"), ("text", text)]);
     Value::from(vec![part])
@@ -85,7 +84,7 @@ fn has(fields: &Map<String, Json>, name: &str) -> bool {
     fields.get(name).is_some_and(|field| !field.is_null())
 }
 
-/// JSON in the engine's values.
+/// JSON as a value of the template engine.
 fn value(json: &Json) -> Value {
     match json {
         Json::Null => Value::from(()),

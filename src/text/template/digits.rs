@@ -1,5 +1,5 @@
-//! Whole numbers beyond 64 bits, which the JSON values here cannot hold. They are carried to the
-//! template as strings after a mark, and become numbers there, as in Python.
+//! Whole numbers beyond 64 bits, which `serde_json` values cannot represent. Such numbers become
+//! strings with a mark, and numbers again in the template, as in Python.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,12 +8,12 @@ use std::sync::Arc;
 use minijinja::Value;
 use minijinja::value::{Object, ObjectRepr};
 
-/// Mark of such a string: a character that Unicode reserves for use inside a program.
+/// Mark of strings that are numbers: a character that Unicode reserves for use in programs.
 const SIGN: char = '\u{fdef}';
-/// Digits that fit into 64 bits whatever they are.
+/// Digits of numbers that surely fit into 64 bits.
 const DIGITS_SAFE: usize = 18;
 
-/// A number of any size.
+/// A whole number of any size, as text.
 #[derive(Debug)]
 pub(super) struct Digits(String);
 
@@ -27,7 +27,7 @@ impl Object for Digits {
     }
 }
 
-/// The text of JSON in which whole numbers beyond 64 bits are such texts.
+/// JSON text in which whole numbers beyond 64 bits are replaced by strings with a mark.
 pub fn quoted(json: &str) -> Cow<'_, str> {
     let mut out = String::new();
     let (mut copied, mut at) = (0, 0);
@@ -39,7 +39,7 @@ pub fn quoted(json: &str) -> Cow<'_, str> {
             b'-' | b'0'..=b'9' => past_number(bytes, at),
             _ => at + 1,
         };
-        // Other steps may end amid a character, where the text is no JSON.
+        // Steps outside of numbers may end inside a character, where `json` cannot be cut.
         let is_number = matches!(bytes[start], b'-' | b'0'..=b'9');
         if is_number && is_beyond(&json[start..at]) {
             out.push_str(&json[copied..start]);
@@ -70,7 +70,7 @@ fn past_number(bytes: &[u8], start: usize) -> usize {
     start + length
 }
 
-/// Whether `number` is a whole number of JSON that 64 bits cannot hold.
+/// Whether `number` is a whole number of JSON that does not fit into 64 bits.
 fn is_beyond(number: &str) -> bool {
     let digits = number.strip_prefix('-').unwrap_or(number);
     let is_whole = digits.bytes().all(|byte| byte.is_ascii_digit()) && !digits.starts_with('0');
@@ -78,7 +78,7 @@ fn is_beyond(number: &str) -> bool {
     digits.len() > DIGITS_SAFE && is_whole && !fits()
 }
 
-/// The number that `text` was made of by [`quoted`].
+/// The number from which [`quoted`] made `text`; None for other texts.
 pub(super) fn value(text: &str) -> Option<Value> {
     let number = text.strip_prefix(SIGN).filter(|number| is_beyond(number))?;
     Some(match number.parse::<i128>() {

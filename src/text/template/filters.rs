@@ -6,16 +6,16 @@ use minijinja::{Environment, Error, ErrorKind, State};
 use super::python::{self, Json, JsonError};
 use super::{Capped, RENDERED_BYTES_MAX, refused, too_large};
 
-/// `str` of Python; operands of `~` pass through it.
+/// Name of the filter `str` of Python, through which operands of `~` pass.
 pub(super) const STRING: &str = "string";
-/// Name of the sequence that a loop runs over, with its length known. No template writes this name.
+/// Name of the filter that gives the sequence of a loop a known length. No template uses this name.
 pub(super) const SIZED: &str = "sized__";
-/// The engine's own `format`. No template writes this name.
+/// Name of the engine's own filter `format`. No template uses this name.
 const FORMAT: &str = "format__";
 /// Widest indentation that a template may ask for.
 const INDENT_MAX: usize = 64;
 
-/// Adds them.
+/// Adds the filters and tests of this file to an environment.
 pub(super) fn install(environment: &mut Environment<'static>) {
     environment.add_filter(STRING, |value: &Value| text(value));
     environment.add_filter(SIZED, sized);
@@ -53,7 +53,7 @@ pub(super) fn install(environment: &mut Environment<'static>) {
     });
 }
 
-/// `str(value)`.
+/// `str(value)` of Python.
 pub(super) fn text(value: &Value) -> Result<String, Error> {
     python::text(value).map_err(|_| too_large())
 }
@@ -68,7 +68,7 @@ fn sized(value: Value) -> Result<Value, Error> {
     }
 }
 
-/// `format % args`; what stands for texts alone is made text as Python makes it.
+/// `pattern % args` of Python; if all fields are `%s`, the arguments become texts as in Python.
 fn format(state: &mut State, pattern: &Value, args: Rest<Value>) -> Result<Value, Error> {
     let shape = pattern.as_str().unwrap_or_default().replace("%%", "");
     let all = std::iter::once(Ok(pattern.clone()));
@@ -81,7 +81,7 @@ fn format(state: &mut State, pattern: &Value, args: Rest<Value>) -> Result<Value
     state.apply_filter(FORMAT, &all)
 }
 
-/// Items of a value, or characters; none of what is not defined.
+/// Number of items or characters of a value; 0 for an undefined one.
 fn length(value: &Value) -> Result<usize, Error> {
     match value.is_undefined() {
         true => Ok(0),
@@ -89,12 +89,12 @@ fn length(value: &Value) -> Result<usize, Error> {
     }
 }
 
-/// Whether a word begins after `c`.
+/// Whether a letter after `c` begins a word.
 fn begins_word(c: char) -> bool {
     python::is_blank(c) || "-({[<".contains(c)
 }
 
-/// `soft_str(value).strip(chars)`.
+/// Filter `trim` of Jinja, `soft_str(value).strip(chars)`.
 fn trim(value: &Value, chars: Option<&str>) -> Result<String, Error> {
     let text = text(value)?;
     let trimmed = match chars {
@@ -104,7 +104,7 @@ fn trim(value: &Value, chars: Option<&str>) -> Result<String, Error> {
     Ok(trimmed.to_string())
 }
 
-/// Pairs of a map; none of what is not defined.
+/// Filter `items` of Jinja: pairs of a map; none for an undefined value.
 fn items(value: &Value) -> Result<Value, Error> {
     match value.kind() {
         ValueKind::Undefined => Ok(Value::from(Vec::<Value>::new())),
@@ -145,8 +145,8 @@ fn join(
     Ok(out)
 }
 
-/// Puts `width` blanks, or the text `width`, before each line, as Jinja does; before the first line
-/// if `first` is set, before empty ones if `blank` is.
+/// Filter `indent` of Jinja: puts `width` blanks, or the text `width`, before each line; before the
+/// first line only if `first`, before empty lines only if `blank`.
 fn indent(
     value: &Value,
     width: Option<&Value>,
@@ -187,7 +187,7 @@ fn indentation(width: &Value) -> Result<String, Error> {
     }
 }
 
-/// `tojson` of Hugging Face's renderer: `json.dumps(value, ensure_ascii=False, indent=None,
+/// Filter `tojson` of Hugging Face's renderer: `json.dumps(value, ensure_ascii=False, indent=None,
 /// separators=None, sort_keys=False)`.
 fn to_json(value: &Value, args: Rest<Value>, options: Kwargs) -> Result<String, Error> {
     let option = |at: usize, name: &str| -> Result<Value, Error> {

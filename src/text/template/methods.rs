@@ -1,4 +1,4 @@
-//! Methods of Python's texts, maps and lists that templates call.
+//! Methods of Python's strings, dicts and lists that templates call.
 
 use minijinja::formatting::{FormatStyle, format};
 use minijinja::value::{Tuple, Value, ValueKind, from_args};
@@ -8,7 +8,7 @@ use minijinja_contrib::pycompat::unknown_method_callback;
 use super::python::{is_blank, lines, title};
 use super::{refused, too_large};
 
-/// Calls `name` of `value`; those that are not here are the library's.
+/// Calls the method `name` of `value`; methods not defined here are the library's.
 pub(super) fn call(
     state: &mut State,
     value: &Value,
@@ -93,7 +93,7 @@ fn of_text(text: &str, name: &str, args: &[Value]) -> Result<Option<Value>, Erro
     }))
 }
 
-/// `strip` and its kin: blanks, or the characters that are given.
+/// `strip`, `lstrip` and `rstrip`: removes blanks, or the given characters.
 fn stripped<'a>(text: &'a str, args: &[Value], left: bool, right: bool) -> Result<&'a str, Error> {
     let (chars,): (Option<&str>,) = from_args(args)?;
     let goes = |c: char| chars.map_or_else(|| is_blank(c), |chars| chars.contains(c));
@@ -107,7 +107,7 @@ fn stripped<'a>(text: &'a str, args: &[Value], left: bool, right: bool) -> Resul
     })
 }
 
-/// `split` and `rsplit`: at a text, or at runs of blanks.
+/// `split` and `rsplit`: at a separator, or at runs of blanks.
 fn split(text: &str, args: &[Value], from_right: bool) -> Result<Value, Error> {
     let (separator, most): (Option<&Value>, Option<i64>) = from_args(args)?;
     let most = most.and_then(|most| usize::try_from(most).ok());
@@ -134,7 +134,8 @@ fn split(text: &str, args: &[Value], from_right: bool) -> Result<Value, Error> {
     Ok(parts.into_iter().map(Value::from).collect())
 }
 
-/// The last part keeps the blanks at its far end, where parts are left uncut.
+/// Parts between runs of blanks. After `most` splits the rest, with blanks at its end, is the last
+/// part.
 fn split_blanks(text: &str, most: usize, from_right: bool) -> Vec<&str> {
     let mut parts = Vec::new();
     let near = |text| match from_right {
@@ -176,7 +177,7 @@ fn partition(text: &str, args: &[Value], at: Option<usize>, last: bool) -> Resul
     Ok(Value::from(Tuple::from(parts.map(Value::from))))
 }
 
-/// Characters that `text` lacks of the width that is asked for.
+/// Number of characters by which `text` is shorter than `width`.
 fn missing(text: &str, width: i64) -> Result<usize, Error> {
     const WIDTH_MAX: i64 = 1 << 16;
     if width > WIDTH_MAX {

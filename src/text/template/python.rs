@@ -9,10 +9,10 @@ use regex::Regex;
 
 use super::digits::Digits;
 
-/// Deepest nesting of values that are written; writing recurses.
+/// Deepest nesting of values that are written, since writing recurses.
 pub(super) const NESTING_MAX: usize = 256;
 
-/// `str(value)`. A value that is not defined has no text.
+/// `str(value)` of Python; empty for an undefined value.
 pub(super) fn text(value: &Value) -> Result<String, fmt::Error> {
     let mut out = String::new();
     write_text(&mut out, value)?;
@@ -31,7 +31,7 @@ pub(super) fn write_text(out: &mut dyn Write, value: &Value) -> fmt::Result {
     }
 }
 
-/// `repr(value)`.
+/// Writes `repr(value)` of Python.
 fn write_repr(out: &mut dyn Write, value: &Value, depth: usize) -> fmt::Result {
     let depth = depth.checked_sub(1).ok_or(fmt::Error)?;
     match value.kind() {
@@ -103,7 +103,8 @@ pub(super) fn float(value: f64) -> String {
     format!("{value:?}")
 }
 
-/// `repr` of a text: quotes that it does not hold, and escapes for what is not printable.
+/// `repr` of a text: in quotes that the text does not contain, if possible, with escapes for
+/// unprintable characters.
 fn quoted(out: &mut dyn Write, text: &str) -> fmt::Result {
     let quote = match text.contains('\'') && !text.contains('"') {
         true => '"',
@@ -126,8 +127,8 @@ fn quoted(out: &mut dyn Write, text: &str) -> fmt::Result {
     out.write_char(quote)
 }
 
-/// Python's `str.isprintable` of one character: it is neither a separator, but for the blank, nor
-/// what Unicode calls other.
+/// Python's `str.isprintable` of one character: neither in Unicode's category of separators, except
+/// for the blank, nor in that of others.
 fn is_printable(c: char) -> bool {
     static OTHER: LazyLock<Regex> =
         LazyLock::new(|| Regex::new(r"[\p{C}\p{Z}]").expect("classes of Unicode"));
@@ -141,18 +142,18 @@ fn is_printable(c: char) -> bool {
 #[derive(Debug, Default)]
 pub(super) struct Json {
     pub ensure_ascii: bool,
-    /// Indentation of a level; everything is one line where it is absent.
+    /// Indentation of a level; one line without it.
     pub indent: Option<String>,
-    /// Between items, and between a key and its value; Python's own where absent.
+    /// Text between items, and between a key and its value; Python's own if None.
     pub separators: Option<(String, String)>,
     pub sort_keys: bool,
 }
 
-/// Why a value cannot be written as JSON.
+/// Reason why a value cannot be written as JSON.
 pub(super) enum JsonError {
-    /// The value is of a kind that JSON does not have: the name of the kind.
+    /// The value has a type, of this name, that JSON does not have.
     Kind(String),
-    /// Longer than the limit, or nested too deep.
+    /// The text is longer than the limit, or the value nested too deep.
     TooLarge,
 }
 
@@ -163,7 +164,7 @@ impl From<fmt::Error> for JsonError {
 }
 
 impl Json {
-    /// `json.dumps(value, …)` into a writer, whose failure means that it is full.
+    /// `json.dumps(value, …)` into a writer, whose failure means that the limit is reached.
     pub fn write(&self, out: &mut dyn Write, value: &Value) -> Result<(), JsonError> {
         self.value(out, value, 0)
     }
@@ -223,7 +224,7 @@ impl Json {
         Ok(write!(out, "\"{text}\"")?)
     }
 
-    /// Text before an item.
+    /// Writes the comma and line break before an item.
     fn before(&self, out: &mut dyn Write, first: bool, depth: usize) -> fmt::Result {
         let comma = match (&self.separators, &self.indent) {
             _ if first => "",
@@ -305,13 +306,12 @@ fn number(value: &Value) -> String {
     }
 }
 
-/// Python's `str.isspace` of one character: what is blank in Unicode, and four control characters.
+/// Python's `str.isspace` of one character: blank in Unicode, or one of four control characters.
 pub(super) fn is_blank(c: char) -> bool {
     c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c)
 }
 
-/// Upper case where a word begins, lower case after it; `begins` says of a character whether a
-/// word begins after it.
+/// Text with words in title case; `begins` tells whether a word begins after a character.
 pub(super) fn title(text: &str, begins: impl Fn(char) -> bool) -> String {
     let mut out = String::with_capacity(text.len());
     let mut upper = true;
@@ -325,7 +325,7 @@ pub(super) fn title(text: &str, begins: impl Fn(char) -> bool) -> String {
     out
 }
 
-/// Python's `str.splitlines`; `keep_ends` keeps the ends of lines.
+/// Python's `str.splitlines`; `keep_ends` keeps line ends.
 pub(super) fn lines(text: &str, keep_ends: bool) -> Vec<&str> {
     const ENDS: [char; 10] = [
         '\n', '\r', '\u{b}', '\u{c}', '\u{1c}', '\u{1d}', '\u{1e}', '\u{85}', '\u{2028}',

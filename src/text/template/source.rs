@@ -1,13 +1,13 @@
-//! A template's source, in the words of the engine.
+//! Rewriting of a template's source for the engine.
 //!
-//! The engine reads nearly all of Jinja as Python's library does. What it reads differently is
-//! written differently before it is compiled:
+//! The engine reads nearly all of Jinja as Python's library does. Parts that the engine reads
+//! differently are rewritten before compiling:
 //!
-//! - `{% generation %}`, a tag of Hugging Face's renderer that marks what the model has said,
-//!   becomes a block that keeps its variables to itself;
-//! - operands of `~` are made texts by our filter, as Python makes them, and bind as tightly as in
-//!   Jinja;
-//! - loops know how long a text is that they run over.
+//! - `{% generation %}`, a tag of Hugging Face's renderer around text of the model, becomes a block
+//!   with a scope of variables;
+//! - operands of `~` are made texts by a filter of this server, as Python makes them, and bind as
+//!   tightly as in Jinja;
+//! - loops over a text get its length.
 
 use super::filters::{SIZED, STRING};
 use crate::past_unescaped;
@@ -15,7 +15,8 @@ use crate::past_unescaped;
 /// Operators of two characters.
 const PAIRS: [&str; 6] = ["==", "!=", "<=", ">=", "//", "**"];
 
-/// The source to compile. What is no template is left for the compiler to refuse.
+/// Rewrites a chat template into the engine's dialect of Jinja. Syntax errors are kept for the
+/// compiler.
 pub(super) fn rewritten(source: &str) -> String {
     let source = source.replace("\r\n", "\n").replace('\r', "\n");
     let mut out = String::with_capacity(source.len() * 2);
@@ -29,7 +30,7 @@ pub(super) fn rewritten(source: &str) -> String {
             Some(b'%') => rewrite_tag(tag, "%}", &mut out),
             _ => Some(1),
         };
-        // A comment, a raw block or a lone brace is copied; a tag has been written.
+        // Comments and lone braces are copied here; `rewrite_tag` has written tags and raw blocks.
         let Some(length) = length else {
             out.push_str(tag);
             return out;
@@ -44,7 +45,7 @@ pub(super) fn rewritten(source: &str) -> String {
     out
 }
 
-/// Bytes up to the end of the first `end`.
+/// Bytes of `text` up to and including the first `end`.
 fn past(text: &str, end: &str) -> Option<usize> {
     text.find(end).map(|at| at + end.len())
 }
@@ -54,7 +55,7 @@ fn past(text: &str, end: &str) -> Option<usize> {
 struct Token<'a> {
     text: &'a str,
     start: usize,
-    /// Brackets around it; a bracket itself lies outside.
+    /// Number of brackets around the token; a bracket itself lies outside.
     depth: usize,
 }
 
@@ -64,8 +65,8 @@ impl Token<'_> {
     }
 }
 
-/// Writes the tag that `text` begins with, and for a raw block all up to its end; returns its
-/// length. None where it has no end.
+/// Writes the tag at the start of `text`, rewritten, or a raw block as it is; returns its length.
+/// None if the end is missing.
 fn rewrite_tag(text: &str, end: &str, out: &mut String) -> Option<usize> {
     let (tokens, length) = tokens(text, end)?;
     let word = tokens.first().map_or("", |token| token.text);
@@ -87,7 +88,7 @@ fn rewrite_tag(text: &str, end: &str, out: &mut String) -> Option<usize> {
     Some(length)
 }
 
-/// Bytes up to the end of the tag that ends a raw block.
+/// Bytes up to and including the tag that ends a raw block.
 fn past_raw(text: &str) -> Option<usize> {
     let mut from = 0;
     loop {
@@ -101,7 +102,7 @@ fn past_raw(text: &str) -> Option<usize> {
     }
 }
 
-/// Tokens of the tag that `text` begins with, and its length; `end` closes it outside of brackets.
+/// Tokens of the tag at the start of `text`, and its length; `end` closes it outside of brackets.
 fn tokens<'a>(text: &'a str, end: &str) -> Option<(Vec<Token<'a>>, usize)> {
     let mut tokens = Vec::new();
     let mut depth = 0;
@@ -139,13 +140,13 @@ fn tokens<'a>(text: &'a str, end: &str) -> Option<(Vec<Token<'a>>, usize)> {
     }
 }
 
-/// Bytes of the string literal that `text` begins with.
+/// Bytes of the string literal at the start of `text`.
 fn string_length(text: &str) -> Option<usize> {
     let quote = text.chars().next()?;
     past_unescaped(text, |_, c| c == quote)
 }
 
-/// A change of a tag: `text` in place of the bytes of a range.
+/// A change of a tag: `text` replaces the bytes of a range.
 struct Edit {
     start: usize,
     end: usize,
@@ -170,7 +171,7 @@ impl Edit {
     }
 }
 
-/// Puts tokens into brackets, and `filter` after these.
+/// Puts tokens into brackets, and `filter` after the brackets.
 fn wrap(tokens: &[Token<'_>], filter: &str, edits: &mut Vec<Edit>) {
     if let (Some(first), Some(last)) = (tokens.first(), tokens.last()) {
         edits.push(Edit::insert(first.start, "(".to_string()));
@@ -178,8 +179,7 @@ fn wrap(tokens: &[Token<'_>], filter: &str, edits: &mut Vec<Edit>) {
     }
 }
 
-/// Applies edits, which do not overlap, to `text`. Those at one position follow each other as they
-/// were made, inner ones first.
+/// Applies edits, which do not overlap, to `text`. Those at one position keep their order.
 fn apply(text: &str, mut edits: Vec<Edit>, out: &mut String) {
     edits.sort_by_key(|edit| edit.start);
     let mut copied = 0;
@@ -213,8 +213,8 @@ fn concatenations(tokens: &[Token<'_>], first: usize, edits: &mut Vec<Edit>) {
     }
 }
 
-/// Passes the operands of the `~` at `at`, and of those joined with it, through [`STRING`], unless
-/// an earlier `~` has done so.
+/// Passes the operands of the `~` at `at`, and of each `~` joined with it, through [`STRING`],
+/// unless an earlier `~` has done so.
 fn concatenation(tokens: &[Token<'_>], first: usize, at: usize, edits: &mut Vec<Edit>) {
     let depth = tokens[at].depth;
     let ends = |index: &usize| tokens[*index].depth < depth || is_end(tokens, first, *index, depth);
@@ -236,7 +236,7 @@ fn concatenation(tokens: &[Token<'_>], first: usize, at: usize, edits: &mut Vec<
     }
 }
 
-/// Whether the token at `index`, at the depth of a `~`, is no part of its operands.
+/// Whether the token at `index` ends an operand of a `~` at the depth `depth`.
 fn is_end(tokens: &[Token<'_>], first: usize, index: usize, depth: usize) -> bool {
     let token = tokens[index];
     let before = (index > first).then(|| tokens[index - 1].text);
@@ -246,14 +246,14 @@ fn is_end(tokens: &[Token<'_>], first: usize, index: usize, depth: usize) -> boo
     match token.text {
         "~" | "+" | "," | ":" | "=" | "==" | "!=" | "<" | ">" | "<=" | ">=" | "and" | "or"
         | "if" | "else" | "recursive" => true,
-        // A sign belongs to its number, and `is not` and `is in` to what is tested.
+        // A minus belongs to a number unless a value precedes; `is not` and `is in` are tests.
         "-" => before.is_some_and(is_value),
         "not" | "in" => before != Some("is"),
         _ => false,
     }
 }
 
-/// Whether a token ends a value, so that a sign after it is an operator.
+/// Whether a token ends a value, so that a minus after it is an operator.
 fn is_value(token: &str) -> bool {
     let word = token.starts_with(|c: char| c.is_alphanumeric() || c == '_');
     let keyword = ["and", "or", "not", "in", "is", "if", "else"].contains(&token);

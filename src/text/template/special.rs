@@ -1,12 +1,12 @@
-//! The special tokens that a checkpoint names in `tokenizer_config.json`: published templates
-//! write them into the text, and fail where they are not defined.
+//! Special tokens that a checkpoint names in `tokenizer_config.json`: published templates write
+//! these tokens by name, and fail if a name is undefined.
 
 use serde_json::Value;
 
-/// The file of a checkpoint that names them.
+/// File of a checkpoint that names special tokens.
 pub const FILE: &str = "tokenizer_config.json";
 
-/// The names that Hugging Face's renderer gives to templates.
+/// Names under which Hugging Face's renderer passes special tokens to templates.
 const NAMES: [&str; 7] = [
     "bos_token",
     "eos_token",
@@ -17,18 +17,18 @@ const NAMES: [&str; 7] = [
     "mask_token",
 ];
 
-/// Texts of special tokens by their names; a token that the checkpoint does not have has no name.
+/// Texts of special tokens by name; only tokens that the checkpoint has.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SpecialTokens {
     texts: Vec<(&'static str, String)>,
 }
 
-/// Why special tokens cannot be read.
+/// Reason why special tokens cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum SpecialTokensError {
     #[error("{0}")]
     Json(serde_json::Error),
-    /// This token is neither a text nor an object that holds one.
+    /// The token of this name is neither a text nor an object that has one.
     #[error("{0} has no text")]
     NoText(&'static str),
 }
@@ -37,7 +37,7 @@ impl SpecialTokens {
     /// Reads the content of [`FILE`].
     ///
     /// # Errors
-    /// When it is no JSON, or a token in it has no text.
+    /// When the content is no JSON, or a token has no text.
     pub fn parse(file: &[u8]) -> Result<SpecialTokens, SpecialTokensError> {
         let config: Value = serde_json::from_slice(file).map_err(SpecialTokensError::Json)?;
         let mut texts = Vec::new();
@@ -53,13 +53,13 @@ impl SpecialTokens {
         Ok(SpecialTokens { texts })
     }
 
-    /// The text of the token `name`, as in `bos_token`.
+    /// Text of the token `name`, such as `bos_token`.
     pub fn get(&self, name: &str) -> Option<&str> {
         let found = self.iter().find(|(known, _)| *known == name);
         found.map(|(_, text)| text)
     }
 
-    /// Each name with its text.
+    /// Name and text of each token.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, &str)> {
         self.texts.iter().map(|(name, text)| (*name, text.as_str()))
     }

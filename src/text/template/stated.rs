@@ -1,18 +1,18 @@
-//! The chat template that `tokenizer_config.json` states: older checkpoints have no file for it.
+//! The chat template in `tokenizer_config.json`: older checkpoints have no file for it.
 
 use serde_json::Value;
 
 pub use super::special::FILE;
 
-/// Key of the template.
+/// Key of the template in `tokenizer_config.json`.
 const KEY: &str = "chat_template";
 /// Name of the template that is used if several are stated.
 const DEFAULT: &str = "default";
 
-/// The template in the content of [`FILE`]; None where it states none.
+/// The template in the content of [`FILE`]; None if there is none.
 ///
 /// # Errors
-/// When that is no JSON.
+/// When the content is no JSON.
 pub fn template(file: &[u8]) -> Result<Option<String>, serde_json::Error> {
     let config: Value = serde_json::from_slice(file)?;
     let stated = match &config[KEY] {

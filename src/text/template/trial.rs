@@ -7,36 +7,36 @@ use sha2::{Digest, Sha256};
 
 use super::{Conversation, Template, TemplateError};
 
-/// Probe: a text that no template contains.
+/// Text to look for in renderings, which no template contains.
 const SAID: &str = "heliotrope marmalade";
 
 /// Kinds of conversations that a template supports.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Abilities {
-    /// A system message may begin the conversation, and is shown.
+    /// Whether a system message may begin the conversation, and is shown.
     pub system: bool,
-    /// A system message may follow others, and is shown.
+    /// Whether a system message may come later, and is shown.
     pub late_system: bool,
-    /// Tools may be offered, called and answered.
+    /// Whether tools may be offered, called and answered.
     pub tools: bool,
     pub call_ids: CallIds,
-    /// Contents must be lists of parts: a plain string is not rendered.
+    /// Whether contents must be lists of parts, since a plain string is not rendered.
     pub parts: bool,
 }
 
-/// Names of tool calls that a template takes.
+/// Form of the ids of tool calls that a template accepts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CallIds {
-    /// Any.
+    /// Any id.
     #[default]
     Any,
-    /// Nine letters and digits, as Mistral's templates demand.
+    /// Nine letters and digits, as Mistral's templates require.
     Nine,
 }
 
 impl CallIds {
-    /// `id` where it has this form, else one that is made of it: the same each time, so that calls
-    /// and their results still name each other.
+    /// `id` if it has this form, else an id derived from it: the same each time, so that calls and
+    /// their results still share an id.
     pub fn shaped(self, id: &str) -> Cow<'_, str> {
         const LENGTH: usize = 9;
         const DIGITS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
@@ -50,7 +50,7 @@ impl CallIds {
         Cow::Owned(digits.collect())
     }
 
-    /// One of this form, for the trial.
+    /// An id of this form, for the trial.
     fn example(self) -> &'static str {
         match self {
             CallIds::Any => "call_0123456789abcdef01234567",
@@ -59,10 +59,10 @@ impl CallIds {
     }
 }
 
-/// Renders conversations of every kind.
+/// Abilities of a template, found by rendering conversations of every kind.
 ///
 /// # Errors
-/// The template's own words, when it refuses a user's question.
+/// The template's own words, when even a user's question is refused.
 pub(super) fn abilities(template: &mut Template) -> Result<Abilities, TemplateError> {
     let user = json!({"role": "user", "content": SAID});
     let said = json!({"role": "assistant", "content": "Hello"});
@@ -79,7 +79,7 @@ pub(super) fn abilities(template: &mut Template) -> Result<Abilities, TemplateEr
         template.abilities.parts = true;
         template.abilities.parts = shows(template, &[&user]);
     }
-    // A template that asks for a system message is tried with one.
+    // A template that needs a system message is tried with one.
     takes(template, &[&user])
         .or_else(|error| takes(template, &[&system, &user]).map_err(|_| error))?;
     let call_ids = [CallIds::Any, CallIds::Nine]
@@ -95,7 +95,7 @@ pub(super) fn abilities(template: &mut Template) -> Result<Abilities, TemplateEr
     })
 }
 
-/// Rendering of a call and its answer, with reasoning and without.
+/// Renderings of a call and its result, with thinking and without.
 pub(super) fn of_everything(template: &Template) -> String {
     let (messages, tools) = called(template.abilities.call_ids);
     let rendered = [true, false].map(|enable_thinking| {
@@ -107,14 +107,14 @@ pub(super) fn of_everything(template: &Template) -> String {
     rendered.into_iter().flatten().collect()
 }
 
-/// Whether a tool may be offered, called by an id of this form, and answered, and is shown.
+/// Whether a tool may be offered, called with ids of this form, and answered, and all is shown.
 fn shows_calls(template: &Template, ids: CallIds) -> bool {
     let (messages, tools) = called(ids);
     let rendered = template.render(&conversation(messages, tools));
     rendered.is_ok_and(|text| text.matches(SAID).count() >= 2 && text.contains("Paris"))
 }
 
-/// Messages with a call and its answer, and the tool.
+/// Messages with a call and its result, and the called tool.
 fn called(ids: CallIds) -> (Vec<Value>, Vec<Value>) {
     let id = ids.example();
     let messages = vec![

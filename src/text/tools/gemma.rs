@@ -1,6 +1,6 @@
-//! The form of Gemma 4: `<|tool_call>call:NAME{key:<|"|>text<|"|>,list:[1,2]}<tool_call|>`.
+//! Reader of Gemma 4's calls: `<|tool_call>call:NAME{key:<|"|>text<|"|>,list:[1,2]}<tool_call|>`.
 //!
-//! Keys are bare; strings stand between marks and hold no escapes; other values are as in JSON.
+//! Keys are bare; strings are between marks and have no escapes; other values are as in JSON.
 
 use super::markup::named;
 use super::schemas::Types;
@@ -10,13 +10,13 @@ use super::{
 use crate::partial_tag;
 
 pub const CALL: (&str, &str) = ("<|tool_call>", "<tool_call|>");
-/// Before a function's name.
+/// Text before a function's name.
 pub const FUNCTION: &str = "call:";
-/// At both ends of a string.
+/// Mark at both ends of a string.
 pub const QUOTE: &str = "<|\"|>";
-/// Longest key.
+/// Longest key in bytes.
 const KEY_BYTES_MAX: usize = 1024;
-/// Objects and lists inside each other.
+/// Depth of objects and lists inside each other.
 const DEPTH_MAX: usize = 64;
 
 /// Position in the arguments at which the pending text begins.
@@ -29,7 +29,7 @@ enum Position {
     Value,
     /// In a string.
     Text,
-    /// In a value without marks.
+    /// In a value that is no string, list or object.
     Bare,
     /// After a value.
     AfterValue,
@@ -43,16 +43,16 @@ enum Container {
     List,
 }
 
-/// The reader of this form.
+/// Reader of the calls of Gemma 4.
 #[derive(Debug, Default)]
 pub struct Gemma {
     function: String,
     position: Position,
     /// Objects and lists around the position, the innermost last.
     inside: Vec<Container>,
-    /// Whether the innermost has an item already.
+    /// Whether the innermost object or list has an item already.
     has_items: bool,
-    /// Types of the current argument; none if unknown, or in objects and lists inside of it.
+    /// Types of the current argument; None if unknown, or in an object or list.
     types: Option<Types>,
     bare: String,
 }
@@ -172,7 +172,7 @@ impl Gemma {
         Step::Again
     }
 
-    /// Ends the innermost object or list with its bracket, which `pending` begins with.
+    /// Ends the innermost object or list, whose bracket is at the start of `pending`.
     fn leave(&mut self, pending: &mut String, sink: &mut Sink<'_>) -> Step {
         sink.arguments(take_front(pending, 1));
         self.inside.pop();
@@ -199,7 +199,7 @@ impl Gemma {
         Step::Again
     }
 
-    /// Gathers a value without marks, up to what cannot be part of it.
+    /// Gathers a value that is no string, list or object, up to its end.
     fn bare(&mut self, pending: &mut String, sink: &mut Sink<'_>) -> Step {
         let end = pending.find([',', '}', ']']);
         let length = end.unwrap_or(pending.len());

@@ -10,11 +10,11 @@
 use super::markup::{Markup, Named, Tags, named};
 use super::{either, head};
 
-/// The tags of this form.
+/// Tags of the calls of GLM-4.5 and later.
 #[derive(Debug, Default)]
 pub struct GlmTags;
 
-/// The reader of this form.
+/// Reader of the calls of GLM-4.5 and later.
 pub type Glm = Markup<GlmTags>;
 
 impl Tags for GlmTags {
@@ -24,7 +24,7 @@ impl Tags for GlmTags {
         ("<arg_key>", "</arg_key>", "</arg_value>");
     const VALUE_OPEN: &'static str = "<arg_value>";
 
-    /// Nothing marks the name's end, so what follows it must be an argument or the call's end.
+    /// Nothing marks the name's end, so an argument or the call's end must follow.
     fn function(text: &str) -> Named<'_> {
         let found = named(text, "", "")?;
         let rest = &text[found.1..];

@@ -14,7 +14,7 @@ use super::{End, Miss, Opening, Sink, Step, Syntax, close, head};
 
 pub const CALL: (&str, &str) = ("<tool_call>", "</tool_call>");
 
-/// The reader of this form.
+/// Reader of the calls of Hermes and Qwen3.
 #[derive(Debug, Default)]
 pub struct Hermes {
     call: ObjectCall,
@@ -46,7 +46,7 @@ impl Syntax for Hermes {
 }
 
 impl Hermes {
-    /// Reads an object that is not in the usual order, once it is complete.
+    /// Reads an object whose members are in another order, once it is complete.
     fn whole(&mut self, text: &str, sink: &mut Sink<'_>) -> Opening {
         if let Err(miss) = head(text, "{") {
             return miss.into();
@@ -54,7 +54,7 @@ impl Hermes {
         let Some(length) = self.call.end(Scan::default, text) else {
             return Opening::Unfinished;
         };
-        // Arguments may be left out.
+        // Models may leave out `arguments`.
         let call = call_in(&text[..length], |call| {
             Some(call.remove("arguments").unwrap_or_default())
         });

@@ -1,16 +1,16 @@
-//! Arguments that a model writes as JSON are passed on as they come.
+//! Readers of arguments that a model writes as JSON, which are passed on as they come.
 
 use serde_json::{Map, Value};
 
 use super::{Miss, Sink, head, is_json, is_name, take_front};
 
-/// Follows one object or list of JSON, to know where it ends.
+/// Scanner of one JSON object or list, which finds its end.
 #[derive(Clone, Debug, Default)]
 pub struct Scan {
     depth: usize,
     in_string: bool,
     escaped: bool,
-    /// The text is no object and no list; nothing of it is followed.
+    /// Whether the text is no object or list, or is over, so that the rest is not scanned.
     other: bool,
 }
 
@@ -33,7 +33,7 @@ impl Scan {
         self.in_string
     }
 
-    /// Takes more text; returns how much of it belongs to the object or list, once that ends.
+    /// Reads more text; returns how many of its bytes belong to the object or list, once that ends.
     pub fn push(&mut self, text: &str) -> Option<usize> {
         for (at, byte) in text.bytes().enumerate() {
             if self.other {
@@ -47,7 +47,7 @@ impl Scan {
         None
     }
 
-    /// Takes one byte; returns whether it is the last.
+    /// Takes one byte; returns whether it ends the object or list.
     fn take(&mut self, byte: u8) -> bool {
         match byte {
             _ if self.escaped => self.escaped = false,
@@ -73,8 +73,8 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// Passes on the arguments in `pending`; returns whether they are at their end. Of arguments
-    /// that are no JSON the last bracket is dropped, so that no client takes them for complete.
+    /// Passes on the arguments in `pending`; returns whether they are at their end. Arguments that
+    /// are no JSON lose their last bracket, so that no client takes them for complete.
     pub fn read(&mut self, pending: &mut String, sink: &mut Sink<'_>) -> bool {
         let end = self.scan.push(pending);
         let mut piece = take_front(pending, end.unwrap_or(pending.len()));
@@ -91,15 +91,15 @@ impl Arguments {
     }
 }
 
-/// Reader of the members after the arguments, in the object around them.
+/// Reader of the members after the arguments, in the call's object.
 #[derive(Debug, Default)]
 pub struct Rest {
     scan: Option<Scan>,
 }
 
 impl Rest {
-    /// Drops these members from `pending`; returns whether the object, whose closing bracket may be
-    /// missing, is at its end.
+    /// Drops these members from `pending`; returns whether the object has ended, perhaps without
+    /// its closing bracket.
     pub fn read(&mut self, pending: &mut String) -> bool {
         if self.scan.is_none() {
             match (head(pending, ","), head(pending, "}")) {
@@ -134,7 +134,7 @@ pub struct ObjectCall {
     remaining: Remaining,
     arguments: Arguments,
     rest: Rest,
-    /// Follows an object that is read at once, with the bytes so far.
+    /// Scanner of an object that is read at once, and number of bytes scanned.
     whole: Option<(Scan, usize)>,
 }
 
@@ -151,8 +151,8 @@ impl ObjectCall {
         self.remaining == Remaining::Nothing
     }
 
-    /// Looks for the end of an object that is read at once; `text` is the same as in the last look,
-    /// which began at `start`, or longer.
+    /// Looks for the end of an object that is read at once; `text` begins with that of the last
+    /// call. The first scan begins in the state `start`.
     pub fn end(&mut self, start: fn() -> Scan, text: &str) -> Option<usize> {
         let (mut scan, scanned) = self.whole.take().unwrap_or((start(), 0));
         let end = scan.push(&text[scanned..]);
@@ -171,7 +171,7 @@ impl ObjectCall {
     }
 }
 
-/// Looks for `parts` one after the other, with blank text before each; bytes up to their end.
+/// Bytes up to the end of `parts`, which must follow each other, with blanks before each.
 pub fn parts(text: &str, parts: &[&str]) -> Result<usize, Miss> {
     let mut at = 0;
     for remaining in parts {
@@ -180,8 +180,8 @@ pub fn parts(text: &str, parts: &[&str]) -> Result<usize, Miss> {
     Ok(at)
 }
 
-/// The name and the arguments of an object that is a call: `take` takes out the arguments, an
-/// object or the text of one; nothing is none.
+/// The name and the arguments of an object that is a call: `take` removes the arguments, an object
+/// or the text of one, from the call; null counts as empty.
 pub fn call_in(
     text: &str,
     take: impl FnOnce(&mut Map<String, Value>) -> Option<Value>,

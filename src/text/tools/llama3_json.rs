@@ -16,17 +16,17 @@ use super::json::{ObjectCall, Scan, call_in, parts};
 use super::markup::{Named, named};
 use super::{BLANK_BYTES_MAX, End, Miss, Opening, Sink, Step, Syntax, either, head, next};
 
-/// Text of a call before the function's name, as the template writes it.
+/// Text of a call up to the function's name, as the template writes it.
 pub const NAME: &str = "{\"name\": \"";
 /// Text between the name and the object of the arguments, as the template writes it.
 pub const PARAMETERS: &str = "\", \"parameters\": ";
 /// Tokens between the opening brace and the key of the name, where the model states the kind of
 /// tool.
 const KIND: &[&str] = &["\"type\"", ":", "\"function\"", ","];
-/// Members that hold arguments.
+/// Names of members that have the arguments.
 const ARGUMENTS: [&str; 2] = ["parameters", "arguments"];
 
-/// The reader of this form.
+/// Reader of the calls of Llama 3.1 and later.
 #[derive(Debug, Default)]
 pub struct Llama3Json {
     call: ObjectCall,
@@ -75,7 +75,7 @@ impl Syntax for Llama3Json {
 }
 
 impl Llama3Json {
-    /// Reads an object that does not begin like a call: it may be one in another order.
+    /// Reads an object that does not begin with the name: it may be a call in another order.
     fn other(&mut self, text: &str, sink: &mut Sink<'_>) -> Opening {
         match begins(text, sink) {
             Opening::Call { .. } if sink.forgives() => self.whole(text, sink),
@@ -84,7 +84,7 @@ impl Llama3Json {
         }
     }
 
-    /// Reads an object once it is complete.
+    /// Reads an object whose members are in another order, once it is complete.
     fn whole(&mut self, text: &str, sink: &mut Sink<'_>) -> Opening {
         let Some(length) = self.call.end(Scan::inside, text) else {
             return Opening::Unfinished;
@@ -121,7 +121,7 @@ impl Llama3Json {
     }
 }
 
-/// Looks for the head of a call in the form that grammars require, after its brace.
+/// Looks for the start of a call after its brace, in the exact form of grammars.
 fn formal(text: &str) -> Named<'_> {
     let start = next(text, &NAME[Llama3Json::OPEN.len()..])?;
     let (name, length) = named(&text[start..], "", PARAMETERS)?;
@@ -129,7 +129,7 @@ fn formal(text: &str) -> Named<'_> {
     Ok((name, end + next(&text[end..], "{")? - 1))
 }
 
-/// Looks for `"name": "NAME", "parameters":` before an object.
+/// Looks for `"name": "NAME", "parameters":` and the brace of an object.
 fn name_first(text: &str) -> Named<'_> {
     let start = match parts(text, KIND) {
         Err(Miss::Other) => 0,
@@ -144,8 +144,8 @@ fn name_first(text: &str) -> Named<'_> {
     Ok((name, end + brace - 1))
 }
 
-/// Kind of an object by its first member: a call of a function that there is, in some order, an
-/// object that is none, or no object at all.
+/// Kind of an object by its first member: a call of a known function, in some order of members,
+/// another object, or no object at all.
 fn begins(text: &str, sink: &Sink<'_>) -> Opening {
     let (key, length) = match named(text, "\"", "\"") {
         Ok(found) => found,

@@ -23,10 +23,10 @@ use super::{
     head, name_at, next, quoted, take_front,
 };
 
-/// Longest name of an argument that no schema knows.
+/// Bytes of the longest name of an argument that no schema has.
 pub const UNKNOWN_NAME_BYTES_MAX: usize = 512;
 
-/// The tags of one syntax.
+/// Tags of one form of calls.
 pub trait Tags: Default + std::fmt::Debug + Send + 'static {
     /// Opening and closing tag of a call.
     const CALL: (&'static str, &'static str);
@@ -34,11 +34,11 @@ pub trait Tags: Default + std::fmt::Debug + Send + 'static {
     const FUNCTION: (&'static str, &'static str, &'static str);
     /// Texts before the name of an argument, after it, and after its value.
     const ARGUMENT: (&'static str, &'static str, &'static str);
-    /// Text after the last of these that opens the value.
+    /// Text after the name of an argument that opens the value.
     const VALUE_OPEN: &'static str = "";
-    /// Whether a value stands on lines of its own.
+    /// Whether a value is on lines of its own.
     const OWN_LINES: bool = false;
-    /// Whether a call may hold several functions.
+    /// Whether a call may have several functions.
     const SEVERAL: bool = false;
 
     /// Looks for a function's name at the head of a text.
@@ -47,10 +47,10 @@ pub trait Tags: Default + std::fmt::Debug + Send + 'static {
     }
 }
 
-/// A name, and the bytes up to the end of what follows it.
+/// A name, and the number of bytes up to the end of the text that must follow it.
 pub type Named<'t> = Result<(&'t str, usize), Miss>;
 
-/// Looks for `before`, the name of a function and `after`.
+/// Looks for `before`, a function's name and `after` at the head of a text.
 pub fn named<'t>(text: &'t str, before: &str, after: &str) -> Named<'t> {
     let start = head(text, before)?;
     let name = name_at(&text[start..]).ok_or(Miss::Unfinished)?;
@@ -66,15 +66,15 @@ pub fn named<'t>(text: &'t str, before: &str, after: &str) -> Named<'t> {
 enum Following {
     /// The call goes on, with another argument or function.
     More,
-    /// The end of the call, so many bytes long.
+    /// The end of the call, with its number of bytes.
     End(usize),
-    /// It may be one of them once more text is.
+    /// Possible start of another argument, a function or the call's end.
     Unfinished,
     Other,
 }
 
 impl Following {
-    /// Looks for the end of the call, and for what goes on with it.
+    /// Kind of a text, from searches for the end of the call and for more of the call.
     fn of<T>(end: Result<usize, Miss>, more: Result<T, Miss>) -> Following {
         match (end, more) {
             (Ok(end), _) => Following::End(end),
@@ -88,18 +88,18 @@ impl Following {
 /// A tag inside a value.
 #[derive(Debug, PartialEq)]
 enum Tag {
-    /// Closes the value, if what follows the tag says so.
+    /// The tag closes the value, depending on the text after it.
     Closing(Following),
-    /// Stands where the value's closing tag is missing.
+    /// The tag shows that the value's closing tag is missing.
     Missing(Following),
-    /// Opens a function inside the value.
+    /// The tag opens a function inside the value.
     Opens,
-    /// None, but it may become one.
+    /// Possible start of a tag.
     Unfinished,
     Other,
 }
 
-/// Reader of the tags of one function.
+/// Reader of the tags in calls of one function.
 struct Reader<'r, T> {
     tags: std::marker::PhantomData<T>,
     schemas: &'r ToolSchemas,
@@ -126,8 +126,8 @@ impl<T: Tags> Reader<'_, T> {
         }
     }
 
-    /// Looks for the name of an argument and what follows it. A name that the function has
-    /// may hold that too.
+    /// Looks for the name of an argument and what follows it. A known name may contain the text
+    /// that ends other names.
     fn name<'t>(&self, text: &'t str) -> Named<'t> {
         for known in self.schemas.arguments_of(self.function) {
             let found = next(text, known).and_then(|length| {
@@ -144,13 +144,13 @@ impl<T: Tags> Reader<'_, T> {
         match found {
             Some(0) => Err(Miss::Other),
             Some(length) if !odd => Ok((name, length + T::ARGUMENT.1.len())),
-            // The closing text of a name may itself begin so.
+            // The text that closes a name may itself begin with `<`.
             None if !odd || T::ARGUMENT.1.starts_with('<') => Err(Miss::Unfinished),
             _ => Err(Miss::Other),
         }
     }
 
-    /// Looks for a function's name with what shows that it begins a call: an argument or its end.
+    /// Looks for a function's name with the proof of a call after it: an argument or an end.
     fn function<'t>(&self, text: &'t str) -> Named<'t> {
         let found = T::function(text)?;
         let rest = &text[found.1..];
@@ -159,7 +159,7 @@ impl<T: Tags> Reader<'_, T> {
         Ok(found)
     }
 
-    /// Looks for the end of a call whose function has none.
+    /// Looks for the end of a call in which the end of the function is missing.
     fn call_end(&self, text: &str) -> Result<usize, Miss> {
         match T::CALL.1 {
             tag if self.lenient && !tag.is_empty() => head(text, tag),
@@ -167,7 +167,7 @@ impl<T: Tags> Reader<'_, T> {
         }
     }
 
-    /// Looks for another function in the same call, which the last one may not have ended before.
+    /// Looks for another function in the same call, even if the end of the last one is missing.
     fn other_function<'t>(&self, text: &'t str) -> Named<'t> {
         if T::FUNCTION.0.is_empty() || !(T::SEVERAL || self.lenient) {
             return Err(Miss::Other);
@@ -175,13 +175,13 @@ impl<T: Tags> Reader<'_, T> {
         self.function(text)
     }
 
-    /// Looks for another call.
+    /// Looks for the start of another call.
     fn other_call<'t>(&self, text: &'t str) -> Named<'t> {
         let length = head(text, T::CALL.0)?;
         T::function(&text[length..])
     }
 
-    /// Looks at what follows a closing tag, with which a value may end.
+    /// Kind of the text after a tag that may close a value.
     fn following(&self, text: &str) -> Following {
         match self.argument(text) {
             Ok(_) => Following::More,
@@ -190,7 +190,7 @@ impl<T: Tags> Reader<'_, T> {
         }
     }
 
-    /// Looks at what follows all arguments, where a function ends.
+    /// Kind of the text after all arguments, where the function ends.
     fn following_arguments(&self, text: &str) -> Following {
         let length = match head(text, T::FUNCTION.2) {
             Ok(length) => length,
@@ -199,7 +199,7 @@ impl<T: Tags> Reader<'_, T> {
             Err(Miss::Other) => return Following::Other,
         };
         let rest = &text[length..];
-        // Blanks that are still to come must not undo an end that is shown by nothing more.
+        // An end without a closing tag of the call counts at once, whatever blanks follow.
         let call = match T::CALL.1 {
             "" => Ok(0),
             tag => head(rest, tag),
@@ -210,19 +210,20 @@ impl<T: Tags> Reader<'_, T> {
         Following::of(call.map(|end| length + end), next)
     }
 
-    /// `following` where the function's own end is missing.
+    /// [`Reader::following_arguments`] if the end of the function is missing.
     fn following_unended(&self, text: &str) -> Following {
         let next = either(self.other_function(text), || self.other_call(text));
         Following::of(self.call_end(text), next)
     }
 
-    /// Looks at what begins with `<` inside the value of `argument`. `at_line`: it begins a line.
+    /// Kind of the tag at the start of `rest`, inside the value of `argument`; `said`: names of
+    /// earlier arguments; `at_line`: whether the tag begins a line.
     fn tag(&self, rest: &str, argument: &Argument, said: &[String], at_line: bool) -> Tag {
         if let Some(rest) = rest.strip_prefix(T::ARGUMENT.2) {
             return Tag::Closing(self.following(rest));
         }
         let lenient = self.lenient && !argument.opened;
-        // Where nothing marks its name, any word may seem to begin the call after such an end.
+        // Without a mark before names, any word might seem to begin another call after this end.
         let marked = !T::FUNCTION.0.is_empty();
         if lenient && marked && rest.starts_with(T::FUNCTION.2) {
             return Tag::Missing(self.following_arguments(rest));
@@ -278,15 +279,15 @@ impl<T: Tags> Reader<'_, T> {
         }
     }
 
-    /// Looks from byte `from` of a text on, somewhere after the end of a call, for another end
-    /// before the next call begins.
+    /// Searches a text from byte `from`, after the end of a call, for another end before the next
+    /// call.
     fn is_last(&self, text: &str, mut from: usize, end: End) -> Last {
-        // An end is another one where nothing of it is missing.
+        // Only an end without missing tags counts as another end.
         let whole = Reader {
             lenient: false,
             ..*self
         };
-        // All tags begin so.
+        // All tags begin with `<`.
         while let Some(found) = text[from..].find('<') {
             let at = from + found;
             let rest = &text[at..];
@@ -299,7 +300,7 @@ impl<T: Tags> Reader<'_, T> {
             ) {
                 (Some(Ok(_)), _) => return Last::Yes,
                 (_, Some(Following::More | Following::End(_))) => return Last::No(at),
-                // A value of a reply that was cut short goes on to the last tag there is.
+                // In a reply that was cut off, a value goes on to the last tag.
                 (_, Some(Following::Unfinished)) if end.is_end() => return Last::No(at),
                 (Some(Err(Miss::Unfinished)), _) | (_, Some(Following::Unfinished)) => true,
                 (Some(Err(Miss::Other)), _) | (_, Some(Following::Other)) => false,
@@ -317,68 +318,68 @@ impl<T: Tags> Reader<'_, T> {
     }
 }
 
-/// Whether an end of a call is its last one, which counts.
+/// Whether an end of a call is the last one, which counts.
 #[derive(Debug, PartialEq)]
 enum Last {
     Yes,
-    /// Another closing tag follows at this byte: this end is part of the value.
+    /// Another closing tag follows at this byte, so the end is part of the value.
     No(usize),
-    /// Undecided until more text comes; no other end is before this byte.
+    /// Undecided until more text comes; the search goes on at this byte.
     Unknown(usize),
 }
 
 #[derive(Debug, Default)]
 enum CallState {
-    /// Between the arguments of a call.
+    /// Between arguments.
     #[default]
     Arguments,
-    /// In the value of an argument.
+    /// Inside the value of an argument.
     Value(Argument),
-    /// After a function.
+    /// After the end of a function.
     Closing,
 }
 
 #[derive(Debug)]
 struct Argument {
     types: Types,
-    /// The call has this argument already: the value is dropped.
+    /// Whether the call has this argument already, so that the value is dropped.
     repeated: bool,
-    /// The line break after the opening tag has been handled.
+    /// Whether the line break after the opening tag has been handled.
     started: bool,
-    /// The value is being streamed as a string.
+    /// Whether the value is streamed as a string.
     streaming: bool,
     /// The value so far, while it is not streamed.
     value: String,
     /// Whether the next text begins a line of the value.
     at_line: bool,
-    /// The value contains the opening of a function.
+    /// Whether the value contains the opening of a function.
     opened: bool,
-    /// Byte at which the search for another end of the call continues, after one that is pending.
+    /// Byte at which the search for another end of the call goes on, after a possible end.
     searched: usize,
-    /// Follows a value that is JSON.
+    /// Scanner of a value that is JSON; None for other values.
     scan: Option<Scan>,
 }
 
-/// Outcome of the search for the end of a value.
+/// Outcome of a search for the end of a value.
 #[derive(Debug, PartialEq)]
 enum Found {
-    /// Its end, and the length of its closing tag.
+    /// The value's end, and the length of its closing tag.
     End { at: usize, length: usize },
-    /// No end so far; so many bytes contain no possible tag.
+    /// No end so far; this many bytes contain no possible tag.
     Free(usize),
-    /// It is not the JSON that it should be.
+    /// The value is not the JSON that it should be.
     NotJson,
 }
 
-/// Reads calls between tags.
+/// Reader of calls whose arguments are between tags.
 #[derive(Debug, Default)]
 pub struct Markup<T> {
     tags: std::marker::PhantomData<T>,
     state: CallState,
     function: String,
-    /// Names of the arguments so far.
+    /// Names of the call's arguments so far.
     arguments: Vec<String>,
-    /// A value was not the JSON that it should be: tags count wherever they stand.
+    /// Whether a value was not the JSON that it should be, so that tags count even in its strings.
     plain: bool,
 }
 
@@ -410,7 +411,7 @@ impl<T: Tags> Syntax for Markup<T> {
     }
 }
 
-/// Reader of the tags of `function`.
+/// Reader of the tags in calls of `function`.
 fn reader<'s, T>(function: &'s str, sink: &Sink<'s>) -> Reader<'s, T> {
     Reader {
         tags: std::marker::PhantomData,
@@ -428,7 +429,7 @@ impl<T: Tags> Markup<T> {
         self.arguments.clear();
     }
 
-    /// Reads the next argument's tag or the end of the function.
+    /// Reads the next argument's opening tag or the end of the function.
     fn between(&mut self, pending: &mut String, sink: &mut Sink<'_>, end: End) -> Step {
         let blank = pending.len() - pending.trim_start().len();
         pending.drain(..blank);
@@ -449,7 +450,7 @@ impl<T: Tags> Markup<T> {
             }
             Err(_) => {}
         }
-        // The model has ended its reply after an argument.
+        // Whether the model ended its reply after an argument.
         let unended = pending.is_empty() && !self.arguments.is_empty();
         let unknown = match T::FUNCTION.2.starts_with(pending.as_str()) {
             true => Step::Wait,
@@ -466,7 +467,7 @@ impl<T: Tags> Markup<T> {
         }
     }
 
-    /// The arguments are complete.
+    /// Ends the arguments as complete JSON.
     fn complete(&mut self, sink: &mut Sink<'_>) -> Step {
         let end = if self.arguments.is_empty() { "{}" } else { "}" };
         sink.arguments(end.to_string());
@@ -496,7 +497,7 @@ impl<T: Tags> Markup<T> {
         }
     }
 
-    /// Passes a value on, or gathers it, up to its closing tag.
+    /// Passes on a value, or gathers it, up to its closing tag.
     fn value(
         &mut self,
         mut argument: Argument,
@@ -533,7 +534,7 @@ impl<T: Tags> Markup<T> {
         }
     }
 
-    /// Looks for the end of a value.
+    /// Looks for the end of a value in `pending`.
     fn look(
         &self,
         argument: &mut Argument,
@@ -542,9 +543,9 @@ impl<T: Tags> Markup<T> {
         end: End,
     ) -> Found {
         let mut scan = argument.scan.clone();
-        // `inside`: up to there all is part of the value.
+        // Up to `inside` all text is surely part of the value.
         let (mut from, mut scanned, mut inside) = (0, 0, 0);
-        // Byte of what may be a tag at the end of the reply: it may belong to the value.
+        // Byte of a possible tag at the end of the reply, which may also be part of the value.
         let mut unsure = None;
         while let Some(found) = pending[from..].find('<') {
             let at = from + found;
@@ -587,11 +588,11 @@ impl<T: Tags> Markup<T> {
                 Following::End(more) => Some(at + length + more),
                 Following::More | Following::Unfinished => None,
             };
-            // An object without an end is no JSON: its tags count wherever they stand.
+            // An object without an end is no JSON, so tags count even in its strings.
             if open {
                 return Found::NotJson;
             }
-            // JSON is complete here; its strings, where such tags may stand, were passed over.
+            // The argument's JSON is complete here, so this end tag is not part of a JSON string.
             if let Some(call_end) = call_end.filter(|_| scan.is_none()) {
                 match reader.is_last(pending, argument.searched.max(call_end), end) {
                     Last::Yes => {}
@@ -610,7 +611,7 @@ impl<T: Tags> Markup<T> {
         Found::Free(unsure.unwrap_or(pending.len()))
     }
 
-    /// Reads a value from its beginning as what is not JSON.
+    /// Reads a value again from its start, as text rather than JSON.
     fn read_again(&mut self, mut argument: Argument, pending: &mut String) -> Step {
         self.plain = true;
         argument.scan = None;
@@ -620,10 +621,10 @@ impl<T: Tags> Markup<T> {
         Step::Again
     }
 
-    /// Drops the end of a call, or begins its next function; a missing end is forgiven.
+    /// Drops the end of a call, or begins the call's next function; the end may be missing.
     fn closing(&mut self, pending: &mut String, sink: &mut Sink<'_>) -> Step {
         let reader = reader::<T>("", sink);
-        // However many come, and whether together or one by one.
+        // Newlines are dropped whether they come together or one by one.
         drop_newlines(pending);
         let step = match reader.other_function(pending) {
             Ok((name, length)) => {
@@ -641,13 +642,13 @@ impl<T: Tags> Markup<T> {
     }
 }
 
-/// The end of a value, before the line break that belongs to the tag after it.
+/// Bytes of a value without the line break that belongs to the tag after it.
 fn without_line_break<T: Tags>(text: &str) -> usize {
     text.len() - usize::from(T::OWN_LINES && text.ends_with('\n'))
 }
 
 impl Argument {
-    /// Whether the value, with `more` after it, ends inside a string of its JSON.
+    /// Whether the value, followed by `more`, ends inside a string of JSON.
     fn ends_in_string(&self, more: &str) -> bool {
         self.scan.clone().is_some_and(|mut scan| {
             scan.push(more);

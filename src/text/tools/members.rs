@@ -1,5 +1,5 @@
-//! The members of an object that its schema describes: for the reader of calls, which must know
-//! their types, and for the grammar of calls, which must write what that reader understands.
+//! The members of an object that its schema describes: for the reader of calls, which needs types
+//! of arguments, and for the grammar of calls, which must agree with that reader.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -9,38 +9,41 @@ use serde_json::Value;
 
 use super::schemas::{Root, SCHEMA_DEPTH_MAX, Types};
 
-/// Largest number of alternatives of an object, and of schemas that hold together in one.
+/// Most alternatives of an object's members.
 const ALTERNATIVES_MAX: usize = 16;
+/// Most schemas that hold together in one alternative.
 const LAYERS_MAX: usize = 16;
-/// Schemas that are looked at for the members of one object.
+/// Schemas that are read for the members of one object.
 const SCHEMAS_MAX: usize = 256;
-/// Expressions of names in one schema that are looked at, and bytes that each may take compiled.
+/// Expressions of names in one schema that are read.
 const PATTERNS_MAX: usize = 16;
+/// Bytes that an expression of names may take when compiled.
 const PATTERN_BYTES_MAX: usize = 64 * 1024;
 
-/// Members of an object by one of its schemas, by `M`: the schema of each, or its types.
+/// Members that one schema of an object states; `M` is the schema of a member, or its types.
 #[derive(Clone, Debug)]
 pub struct Layer<M> {
-    /// The schema itself.
+    /// The schema that states these members.
     pub schema: M,
-    /// By name, in the order of the schema, and the index of each name.
+    /// Members by name, in the order of the schema.
     named: Vec<(String, M)>,
+    /// Index of each name in `named`.
     indices: HashMap<String, usize>,
-    /// By an expression of names.
+    /// Members by an expression that their names match.
     patterns: Vec<(Regex, M)>,
-    /// Schema of all others, if there is one.
+    /// Schema of all other members, if there is one.
     others: Option<M>,
     required: Vec<String>,
-    /// Other members are forbidden.
+    /// Whether other members are forbidden.
     closed: bool,
 }
 
-/// The members of an object, as alternatives of which one holds. An alternative is a list of
-/// layers, which all hold; a layer that several alternatives have is stored once.
+/// The members of an object, as alternatives of which one applies. An alternative is a list of
+/// layers that all apply; layers are shared by alternatives.
 #[derive(Clone, Debug)]
 pub struct Members<M> {
     pub alternatives: Vec<Vec<Arc<Layer<M>>>>,
-    /// False: there are more alternatives or layers than the limits.
+    /// Whether all alternatives and layers are there; false beyond the limits.
     pub exact: bool,
 }
 
@@ -57,16 +60,16 @@ impl<M> Default for Members<M> {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Member<M> {
     pub name: String,
-    /// Statements of all layers about it.
+    /// Statements of all layers about the member.
     pub said: Vec<M>,
     pub required: bool,
-    /// A layer forbids it.
+    /// Whether a layer forbids the member.
     pub forbidden: bool,
 }
 
 impl<'v> Members<&'v Value> {
-    /// The members that `schema`, in the document `root`, describes: by itself, by what it refers
-    /// to and by `allOf`, `anyOf` and `oneOf`.
+    /// The members that `schema`, in the document `root`, describes: directly, by references and by
+    /// `allOf`, `anyOf` and `oneOf`.
     pub fn of(root: &Root<'v>, schema: &'v Value) -> Members<&'v Value> {
         let mut reader = Reader {
             root,
@@ -76,7 +79,7 @@ impl<'v> Members<&'v Value> {
         reader.read(schema, 0)
     }
 
-    /// The members by the types of all schemas.
+    /// The members with their types in place of their schemas.
     pub fn typed(&self, root: &Root<'v>) -> Members<Types> {
         let mut known = HashMap::new();
         let mut typed = |layer: &Arc<Layer<&'v Value>>| {
@@ -92,12 +95,12 @@ impl<'v> Members<&'v Value> {
     }
 }
 
-/// Reads members.
+/// Reader of a schema's members.
 struct Reader<'r, 'v> {
     root: &'r Root<'v>,
-    /// Schemas that may still be looked at.
+    /// Schemas that may still be read.
     left: usize,
-    /// Layers by the address of their schema: one that is referred to again is not read again.
+    /// Layers by the address of their schema, so that each schema is read once.
     layers: HashMap<*const Value, Arc<Layer<&'v Value>>>,
 }
 
@@ -134,12 +137,12 @@ impl<'v> Reader<'_, 'v> {
 }
 
 impl Members<Types> {
-    /// The types of a member; None where nothing is said of it.
+    /// Types of the member `name`; None if no schema states anything about it.
     pub fn types(&self, name: &str) -> Option<Types> {
         let alternatives = self.alternatives.iter();
         let types = alternatives.filter_map(|layers| {
             let said = layers.iter().flat_map(|layer| layer.said(name));
-            // Where nothing fits all, the first of them is as good as any.
+            // If no type fits all schemas, the first statement counts.
             said.reduce(|types, more| match (types.unsaid(), more.unsaid()) {
                 (true, _) => more,
                 (_, true) => types,
@@ -160,7 +163,7 @@ impl<M: Clone> Members<M> {
         }
     }
 
-    /// The alternatives of `self` and `other` in all combinations.
+    /// Combines each alternative of `self` with each of `other`, so that both apply.
     fn meet(&mut self, other: &Members<M>) {
         self.exact &= other.exact;
         let mut all = Vec::new();
@@ -179,7 +182,7 @@ impl<M: Clone> Members<M> {
         self.alternatives = all;
     }
 
-    /// One of the alternatives of either.
+    /// Adds the alternatives of `other` to those of `self`.
     fn join(&mut self, other: Members<M>) {
         self.exact &= other.exact;
         self.alternatives.extend(other.alternatives);
@@ -187,7 +190,7 @@ impl<M: Clone> Members<M> {
         self.alternatives.truncate(ALTERNATIVES_MAX);
     }
 
-    /// The names that are described or required in some alternative, in order.
+    /// Names that some alternative describes or requires, in order.
     pub fn names(&self) -> Vec<String> {
         let mut found: Vec<String> = Vec::new();
         for layers in &self.alternatives {
@@ -196,7 +199,7 @@ impl<M: Clone> Members<M> {
         found
     }
 
-    /// The members that an alternative describes by name or requires, in order.
+    /// Members that an alternative describes by name or requires, in order.
     pub fn members(layers: &[Arc<Layer<M>>]) -> Vec<Member<M>> {
         let required: HashSet<&String> = layers.iter().flat_map(|layer| &layer.required).collect();
         let mut names = Vec::new();
@@ -267,7 +270,7 @@ impl<'v> Layer<&'v Value> {
 }
 
 impl<M: Clone> Layer<M> {
-    /// Statement of the layer about a member.
+    /// Statements of the layer about the member `name`.
     fn said(&self, name: &str) -> Vec<M> {
         let named = self.indices.get(name).map(|at| self.named[*at].1.clone());
         let patterns = self.patterns.iter();

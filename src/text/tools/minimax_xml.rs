@@ -10,11 +10,11 @@
 
 use super::markup::{Markup, Tags};
 
-/// The tags of this form.
+/// Tags of the calls of MiniMax-M2.
 #[derive(Debug, Default)]
 pub struct MinimaxXmlTags;
 
-/// The reader of this form.
+/// Reader of the calls of MiniMax-M2.
 pub type MinimaxXml = Markup<MinimaxXmlTags>;
 
 impl Tags for MinimaxXmlTags {

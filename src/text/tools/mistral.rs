@@ -8,7 +8,7 @@ use super::{End, Opening, Sink, Step, Syntax, head};
 pub const CALL: &str = "[TOOL_CALLS]";
 pub const ARGUMENTS: &str = "[ARGS]";
 
-/// The reader of this form.
+/// Reader of the calls of Mistral.
 #[derive(Debug, Default)]
 pub struct Mistral {
     arguments: Arguments,

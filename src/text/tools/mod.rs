@@ -2,11 +2,11 @@
 //!
 //! A call is announced once its name is complete; its arguments follow in pieces, as JSON. Text
 //! that turns out to be no call is passed on as content. A call that the end of the reply cuts off
-//! keeps the arguments so far, which are no complete JSON, so that no client runs half a call; one
-//! that is cut off before the end of its name is dropped.
+//! keeps the arguments so far, which are incomplete JSON, so that no client runs half a call; a
+//! call cut off in its name is dropped.
 //!
-//! [`ToolParser`] finds where calls begin; a [`Syntax`] reads one, in the form that the model has
-//! learnt, and that its manifest names (`ToolFormat`).
+//! [`ToolParser`] finds where calls begin; a [`Syntax`] reads a call in the form that the model has
+//! learnt, which its manifest names (`ToolFormat`).
 
 pub mod gemma;
 pub mod glm;
@@ -42,36 +42,36 @@ use self::json::Scan;
 pub use members::{Member, Members};
 pub use schemas::{REFERENCES_MAX, Root, SCHEMA_DEPTH_MAX, ToolSchemas, Types};
 
-/// Longest name of a function that is taken for one.
+/// Bytes of the longest name of a function.
 pub const NAME_BYTES_MAX: usize = 128;
-/// Blank text around a tag that belongs to the format rather than to the text.
+/// Bytes of blanks around a tag that belong to the format rather than to the text.
 const BLANK_BYTES_MAX: usize = 8;
 
-/// Parser of one form in which models write tool calls. It reads one call after the other: after
-/// the end of a call, or an opening that is none, it is in its initial state again.
+/// Parser of one form in which models write tool calls. It is in its initial state again after the
+/// end of a call, and after an opening tag that began none.
 pub trait Syntax: Default + std::fmt::Debug + Send + 'static {
-    /// Beginning of a call.
+    /// Text that begins a call.
     const OPEN: &'static str;
-    /// Beginning of a call whose `OPEN` was forgotten, which [`Syntax::open`] looks at; empty where
-    /// no call can be told from text then.
+    /// Text that begins a call whose `OPEN` is missing, and that [`Syntax::open`] reads; empty if
+    /// such calls cannot be distinguished from text.
     const BARE: &'static str = "";
-    /// Opening of a call in the grammar that constrains it.
+    /// Text that begins a call in the grammar of calls.
     const FORMAL: &'static str = Self::OPEN;
     /// Text that a grammar forbids in a reply without calls; empty if nothing is forbidden.
     const FORBIDDEN: &'static str = Self::OPEN;
-    /// End of a call.
+    /// Text that ends a call.
     const END: &'static str;
-    /// Tokens that calls are made of, where a tokenizer has them as control tokens.
+    /// Texts of tags that some tokenizers have as control tokens.
     const MARKS: &'static [&'static str];
 
-    /// Looks at what follows [`Syntax::OPEN`]; `text` is the same as in the last look, or longer.
+    /// Reads the text after [`Syntax::OPEN`]; `text` begins with that of the last call.
     fn open(&mut self, text: &str, sink: &mut Sink<'_>) -> Opening;
 
-    /// Reads on in a call, and takes out of `pending` what it is done with.
+    /// Reads more of a call, and removes the text that is done from `pending`.
     fn step(&mut self, pending: &mut String, sink: &mut Sink<'_>, end: End) -> Step;
 }
 
-/// A value of an expression over the syntax of a format, which it calls `$syntax`.
+/// Evaluates `$value` with `$syntax` as the [`Syntax`] of a format.
 macro_rules! with_syntax {
     ($format:expr, $syntax:ident => $value:expr) => {
         with_syntax!(@ $format, $syntax => $value,
@@ -135,11 +135,11 @@ impl<S: Syntax> Reader for S {
     }
 }
 
-/// End of the reply after the text so far.
+/// Whether the reply ends after the text so far, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     No,
-    /// Cut at its length: the model would have gone on.
+    /// Cut off at its length: the model would have gone on.
     Cut,
     /// Ended by the model.
     Itself,
@@ -151,38 +151,38 @@ impl End {
     }
 }
 
-/// Text after an opening tag.
+/// Kind of the text after an opening tag.
 #[derive(Debug, PartialEq)]
 pub enum Opening {
-    /// Head of a call, of so many bytes, which has been announced.
+    /// Head of a call, of `length` bytes, which has been announced.
     Call {
         length: usize,
     },
     Unfinished,
-    /// An object of JSON that is no call and holds none.
+    /// A JSON object that is content, not a call, with all its inner objects.
     Object,
     Other,
 }
 
-/// Outcome of a look at the pending text.
+/// Outcome of reading pending text.
 #[derive(Debug, PartialEq)]
 pub enum Step {
-    /// Text was consumed: look again.
+    /// Some text was read, and the reader is to be called again.
     Again,
     /// More text is needed.
     Wait,
     /// The call is over.
     Closed,
-    /// The call breaks its form: the arguments so far stay, the rest is content.
+    /// The call breaks its form: the arguments so far are kept, the rest is content.
     Broken,
 }
 
-/// Receiver of the calls that a [`Syntax`] reads.
+/// Receiver of calls from a [`Syntax`].
 #[derive(Debug)]
 pub struct Sink<'a> {
     schemas: &'a ToolSchemas,
     lenient: bool,
-    /// Calls of functions that the request does not have are content.
+    /// Whether calls of functions that the request does not have are content.
     known: bool,
     counts: &'a mut Counts,
     out: &'a mut Vec<Delta>,
@@ -190,19 +190,19 @@ pub struct Sink<'a> {
 
 #[derive(Debug, Default)]
 struct Counts {
-    /// Calls announced so far.
+    /// Number of calls announced so far.
     announced: usize,
-    /// Calls whose arguments are complete.
+    /// Number of calls whose arguments are complete.
     completed: usize,
 }
 
 impl Sink<'_> {
-    /// Whether calls are read that deviate from the form in known ways.
+    /// Whether calls that deviate from their form in known ways are read.
     pub fn forgives(&self) -> bool {
         self.lenient
     }
 
-    /// Whether what looks like a call of `function` is one.
+    /// Whether calls of `function` are read as calls, not as content.
     pub fn takes(&self, function: &str) -> bool {
         !self.known || self.schemas.has(function)
     }
@@ -212,7 +212,7 @@ impl Sink<'_> {
         self.schemas.has(function)
     }
 
-    /// Appends the beginning of a call of `name`.
+    /// Appends the start of a call of `name`.
     pub fn announce(&mut self, name: &str) {
         let index = self.counts.announced;
         let name = name.to_string();
@@ -220,18 +220,18 @@ impl Sink<'_> {
         self.counts.announced += 1;
     }
 
-    /// Appends arguments to the call at hand.
+    /// Appends JSON to the arguments of the current call.
     pub fn arguments(&mut self, json: String) {
         let index = self.counts.announced - 1;
         append(self.out, Delta::Arguments { index, json });
     }
 
-    /// The arguments of the call at hand are a complete JSON object.
+    /// Marks the arguments of the current call as a complete JSON object.
     pub fn complete(&mut self) {
         self.counts.completed += 1;
     }
 
-    /// The types that an argument may have, if they are known.
+    /// Types that an argument may have; None if unknown.
     pub fn types(&self, function: &str, argument: &str) -> Option<Types> {
         self.schemas.types(function, argument)
     }
@@ -239,45 +239,46 @@ impl Sink<'_> {
 
 #[derive(Clone, Copy, Debug)]
 enum Mode {
-    /// Outside a call. `after_call`: newlines are dropped until text comes.
+    /// Outside of calls. `after_call`: newlines are dropped until other text comes.
     Text { after_call: bool },
     /// After an opening tag: the pending text starts with blanks and the tag, together `tag_end`
-    /// bytes. `bare`: the tag was forgotten, and [`Syntax::BARE`] follows the blanks.
+    /// bytes. `bare`: the tag is missing, and [`Syntax::BARE`] follows the blanks.
     Opening { tag_end: usize, bare: bool },
     /// Inside a JSON object that is content.
     Object,
     /// Inside a call.
     Call,
-    /// All wanted calls are complete: what follows is dropped.
+    /// After all wanted calls: the rest of the text is dropped.
     Enough,
 }
 
-/// Follows one reply.
+/// Parser of one reply.
 #[derive(Debug)]
 pub struct ToolParser {
     schemas: Arc<ToolSchemas>,
     tags: Tags,
     syntax: Box<dyn Reader>,
     mode: Mode,
-    /// Finds the end of a JSON object that is content.
+    /// Scanner of a JSON object that is content.
     object: Scan,
     pending: String,
     counts: Counts,
-    /// Calls that are read at most.
+    /// Most calls that are read.
     calls_max: usize,
-    /// Whether calls are read that deviate from the form in known ways.
+    /// Whether calls that deviate from their form in known ways are read.
     lenient: bool,
     /// Whether calls of functions that the request does not have are content.
     known: bool,
 }
 
 impl ToolParser {
-    /// A reader of calls in a format.
+    /// Lenient parser of calls in a format; `one_call`: drops text after the first complete call.
     pub fn new(format: ToolFormat, schemas: Arc<ToolSchemas>, one_call: bool) -> ToolParser {
         with_syntax!(format, S => ToolParser::of::<S>(schemas, one_call))
     }
 
-    /// A lenient parser. `one_call`: text after the first complete call is dropped.
+    /// Lenient parser of calls in the form `S`; `one_call`: drops text after the first complete
+    /// call.
     pub fn of<S: Syntax>(schemas: impl Into<Arc<ToolSchemas>>, one_call: bool) -> ToolParser {
         ToolParser {
             schemas: schemas.into(),
@@ -293,30 +294,30 @@ impl ToolParser {
         }
     }
 
-    /// Makes the parser take calls of functions that the request does not have for content.
+    /// Makes calls of functions that the request does not have content.
     pub fn of_known(mut self) -> ToolParser {
         self.known = true;
         self
     }
 
-    /// The parser with its leniency. A strict one takes only calls of the exact form for calls, as
-    /// where a grammar constrains them.
+    /// Sets whether the parser is lenient. Strict ones read only the exact form, which grammars
+    /// enforce.
     pub fn forgiving(mut self, forgiven: bool) -> ToolParser {
         self.lenient = forgiven;
         self
     }
 
-    /// Calls whose arguments are complete.
+    /// Number of calls whose arguments are complete.
     pub fn completed(&self) -> usize {
         self.counts.completed
     }
 
-    /// Whether the text so far ends inside a call, or what may be one.
+    /// Whether the text so far ends inside a call, or a possible call.
     pub fn is_inside(&self) -> bool {
         !matches!(self.mode, Mode::Text { .. } | Mode::Object)
     }
 
-    /// Whether the text so far ends in what may be the beginning of a call.
+    /// Whether the text so far ends in the possible start of a call.
     pub fn is_opening(&self) -> bool {
         matches!(self.mode, Mode::Opening { .. })
     }
@@ -331,14 +332,14 @@ impl ToolParser {
         self.counts.completed >= self.calls_max
     }
 
-    /// Takes more text; appends to `out` the deltas that it completes.
+    /// Reads more text; appends to `out` the deltas that it completes.
     pub fn push(&mut self, text: &str, out: &mut Vec<Delta>) {
         self.pending.push_str(text);
         self.run(out, End::No);
     }
 
     /// Flushes the pending text at the end of the reply. `cut`: the model would have gone on, so
-    /// that an opening tag at the end, or a part of one, may begin a call and is dropped.
+    /// that a whole or partial opening tag at the end may begin a call and is dropped.
     pub fn finish(&mut self, cut: bool, out: &mut Vec<Delta>) {
         self.run(out, if cut { End::Cut } else { End::Itself });
         let pending = std::mem::take(&mut self.pending);
@@ -347,7 +348,7 @@ impl ToolParser {
             Mode::Text { .. } | Mode::Opening { .. } | Mode::Object => {
                 append(out, Delta::Content(pending));
             }
-            // All that a call holds back may be markup.
+            // Text that an incomplete call holds back may be markup.
             Mode::Call | Mode::Enough => {}
         }
         self.mode = Mode::Text { after_call: false };
@@ -387,7 +388,7 @@ impl ToolParser {
         }
     }
 
-    /// Passes on content up to the possible beginning of a call.
+    /// Passes on content up to the possible start of a call; returns whether there is one.
     fn text(&mut self, after_call: bool, out: &mut Vec<Delta>) -> bool {
         if after_call {
             drop_newlines(&mut self.pending);
@@ -410,19 +411,19 @@ impl ToolParser {
         found.is_some()
     }
 
-    /// The position of the next tag that may open a call, and whether it is [`Syntax::BARE`].
+    /// Position of the next tag that may open a call, and whether the tag is [`Syntax::BARE`].
     fn next_tag(&self) -> Option<(usize, bool)> {
         let open = self.pending.find(self.tags.open).map(|at| (at, false));
         let bare = self.bare().and_then(|bare| self.pending.find(bare));
         open.into_iter().chain(bare.map(|at| (at, true))).min()
     }
 
-    /// [`Syntax::BARE`] where it is forgiven.
+    /// [`Syntax::BARE`], if a missing tag is forgiven.
     fn bare(&self) -> Option<&'static str> {
         Some(self.tags.bare).filter(|bare| self.lenient && !bare.is_empty())
     }
 
-    /// Reads up to the call's name, and announces the call; or gives the tag back as text.
+    /// Reads up to the end of the call's name, and announces it; or passes the tag on as text.
     fn opening(&mut self, tag_end: usize, bare: bool, out: &mut Vec<Delta>) -> bool {
         let pending = std::mem::take(&mut self.pending);
         let (syntax, mut sink) = self.parts(out, bare);
@@ -450,7 +451,7 @@ impl ToolParser {
         true
     }
 
-    /// Passes an object on that is text.
+    /// Passes on a JSON object that is content.
     fn object(&mut self, out: &mut Vec<Delta>) -> bool {
         let end = self.object.push(&self.pending);
         let length = end.unwrap_or(self.pending.len());
@@ -475,12 +476,12 @@ impl ToolParser {
     }
 }
 
-/// Whether pending text begins a tag; its first sign alone does not show it.
+/// Whether pending text surely begins a tag; one character of a tag does not suffice.
 fn begins_tag(pending: &str) -> bool {
     pending.trim_start_matches('\n').len() > 1
 }
 
-/// Whether calls can name a function so.
+/// Whether a function can have the name `name` in calls.
 pub fn is_name(name: &str) -> bool {
     (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(|byte| is_name_byte(&byte))
 }
@@ -505,10 +506,10 @@ fn escaped(text: &str) -> String {
     json
 }
 
-/// Why something that is expected at the beginning of a text was not found there.
+/// Reason why an expected text was not found at the start of a text.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Miss {
-    /// It may be there once more text is.
+    /// The expected text may be there once more text comes.
     Unfinished,
     Other,
 }
@@ -522,7 +523,7 @@ impl From<Miss> for Opening {
     }
 }
 
-/// Looks for `expected` after blank text; bytes up to its end.
+/// Bytes up to the end of `expected`, which must come first after blanks.
 fn head(text: &str, expected: &str) -> Result<usize, Miss> {
     let rest = text.trim_start();
     let blank = text.len() - rest.len();
@@ -532,7 +533,7 @@ fn head(text: &str, expected: &str) -> Result<usize, Miss> {
     }
 }
 
-/// Looks for `expected` at the very head of a text.
+/// Bytes of `expected`, which must come first.
 fn next(text: &str, expected: &str) -> Result<usize, Miss> {
     if text.starts_with(expected) {
         Ok(expected.len())
@@ -543,7 +544,7 @@ fn next(text: &str, expected: &str) -> Result<usize, Miss> {
     }
 }
 
-/// The first of two looks that finds something; else whether one of them may.
+/// The first of two searches with a success; else whether one of them may still succeed.
 fn either<T>(first: Result<T, Miss>, second: impl FnOnce() -> Result<T, Miss>) -> Result<T, Miss> {
     match first {
         Err(Miss::Unfinished) => second().map_err(|_| Miss::Unfinished),
@@ -552,14 +553,14 @@ fn either<T>(first: Result<T, Miss>, second: impl FnOnce() -> Result<T, Miss>) -
     }
 }
 
-/// The name at the head of a text; None while it may go on.
+/// The name at the start of a text; None while it may go on.
 fn name_at(text: &str) -> Option<&str> {
     let length = text.bytes().take_while(is_name_byte).count();
     let ends = length < text.len() || length > NAME_BYTES_MAX;
     ends.then(|| &text[..length])
 }
 
-/// Takes out the first `length` bytes, which are most often all.
+/// Removes and returns the first `length` bytes, usually all.
 fn take_front(pending: &mut String, length: usize) -> String {
     if length == pending.len() {
         return std::mem::take(pending);
@@ -569,13 +570,13 @@ fn take_front(pending: &mut String, length: usize) -> String {
     front
 }
 
-/// Drops the newlines at the front.
+/// Drops newlines at the start.
 pub fn drop_newlines(pending: &mut String) {
     let blank = pending.len() - pending.trim_start_matches('\n').len();
     pending.drain(..blank);
 }
 
-/// Drops the newlines and the tag that end a call, of which the tag may be missing.
+/// Drops the newlines and the tag that end a call; the tag may be missing.
 fn close(pending: &mut String, tag: &str) -> Step {
     drop_newlines(pending);
     if pending.starts_with(tag) {
@@ -586,7 +587,7 @@ fn close(pending: &mut String, tag: &str) -> Step {
     Step::Closed
 }
 
-/// Newlines at the end of a text that belong to the tag after it rather than to the text.
+/// Number of newlines at the end of a text that belong to the tag after the text.
 pub fn newlines_at_end(text: &str) -> usize {
     let last = text.bytes().rev().take(BLANK_BYTES_MAX);
     last.take_while(|byte| *byte == b'\n').count()

@@ -12,11 +12,11 @@
 
 use super::markup::{Markup, Tags};
 
-/// The tags of this form.
+/// Tags of the calls of Qwen3-Coder and others.
 #[derive(Debug, Default)]
 pub struct Qwen3CoderTags;
 
-/// The reader of this form.
+/// Reader of the calls of Qwen3-Coder and others.
 pub type Qwen3Coder = Markup<Qwen3CoderTags>;
 
 impl Tags for Qwen3CoderTags {

@@ -1,4 +1,4 @@
-//! Types of arguments by the tools of a request.
+//! Types of the arguments of a request's tools.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -11,12 +11,12 @@ use crate::grammar::each;
 use super::members::Members;
 use super::{is_json, quoted};
 
-/// Depth to which a schema's alternatives are looked into.
+/// Depth to which a schema's alternatives are read.
 pub const SCHEMA_DEPTH_MAX: usize = 8;
 /// Longest chain of references that is followed.
 pub const REFERENCES_MAX: usize = 8;
 
-/// Types of arguments by the tools of a request.
+/// Types of the arguments of a request's tools.
 #[derive(Debug, Default)]
 pub struct ToolSchemas {
     functions: HashMap<String, Function>,
@@ -25,13 +25,12 @@ pub struct ToolSchemas {
 #[derive(Debug, Default)]
 struct Function {
     members: Members<Types>,
-    /// Names of the arguments that are described, the longest first.
+    /// Names of the described arguments, the longest first.
     names: Vec<String>,
 }
 
 impl ToolSchemas {
-    /// Reads tools in the form of the chat completions API; what it does not understand is
-    /// taken as text.
+    /// Reads tools in the form of the chat completions API; arguments of unknown schemas are text.
     pub fn new<'v>(tools: impl IntoIterator<Item = &'v Value>) -> ToolSchemas {
         let tools = tools.into_iter().map(without_annotations);
         let functions = tools.filter_map(|tool| {
@@ -47,7 +46,7 @@ impl ToolSchemas {
         ToolSchemas { functions }
     }
 
-    /// Whether there is a function of this name.
+    /// Whether the request has the function `function`.
     pub fn has(&self, function: &str) -> bool {
         self.functions.contains_key(function)
     }
@@ -58,13 +57,13 @@ impl ToolSchemas {
         function.map_or(&[], |function| &function.names)
     }
 
-    /// The types of an argument, if they are known.
+    /// Types of an argument; None if unknown.
     pub fn types(&self, function: &str, argument: &str) -> Option<Types> {
         self.functions.get(function)?.members.types(argument)
     }
 }
 
-/// JSON types that an argument may have; none set means that the schema does not say.
+/// JSON types that an argument may have; none set means that the schema does not state any.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Types(u8);
 
@@ -78,12 +77,12 @@ impl Types {
     const ARRAY: Types = Types(1 << 5);
     const OBJECT: Types = Types(1 << 6);
     const NUMBER: Types = Types::FRACTION.or(Types::INTEGER);
-    /// Values that are read as text and as nothing else.
+    /// Values that are read only as text.
     pub const TEXT: Types = Types::STRING;
     /// Lists and objects.
     pub const CONTAINERS: Types = Types::ARRAY.or(Types::OBJECT);
 
-    /// By their names in `type`.
+    /// Types by their names in the keyword `type`.
     const NAMED: [(&str, Types); 7] = [
         ("string", Types::STRING),
         ("boolean", Types::BOOLEAN),
@@ -94,7 +93,7 @@ impl Types {
         ("integer", Types::INTEGER),
     ];
 
-    /// Whether a value is read as text rather than as JSON.
+    /// Whether a value may be text, so that it is read as text rather than as JSON.
     pub fn is_text(self) -> bool {
         self.has(Types::STRING) || self.unsaid()
     }
@@ -112,12 +111,12 @@ impl Types {
         }
     }
 
-    /// Whether one of `others` is among them.
+    /// Whether `self` and `others` have a type in common.
     pub fn has(self, others: Types) -> bool {
         !self.and(others).unsaid()
     }
 
-    /// Whether no value is of both; one that is not said may be of any.
+    /// Whether no value is of both; unstated types may be any.
     pub fn excludes(self, other: Types) -> bool {
         !self.unsaid() && !other.unsaid() && !self.has(other)
     }
@@ -127,22 +126,22 @@ impl Types {
         self == Types::NULL
     }
 
-    /// The types but that of text.
+    /// The types without that of text.
     pub fn without_text(self) -> Types {
         self.without(Types::STRING)
     }
 
-    /// The types that `self` has and `other` has not.
+    /// The types of `self` that `other` does not have.
     pub fn without(self, other: Types) -> Types {
         Types(self.0 & !other.0)
     }
 
-    /// Numbers, booleans and null.
+    /// The types of numbers, booleans and null.
     pub fn scalars(self) -> Types {
         self.without(Types::STRING).without(Types::CONTAINERS)
     }
 
-    /// The types as `type` lists them.
+    /// The types as names for the keyword `type`.
     pub fn names(self) -> Vec<&'static str> {
         let has = |types| match types {
             Types::NUMBER => self.has(Types::FRACTION),
@@ -153,8 +152,8 @@ impl Types {
         names.map(|(name, _)| *name).collect()
     }
 
-    /// An expression of the texts that a reader of text and of these types does not read as text,
-    /// or that begin like those; None where it reads all as text.
+    /// Expression of the texts that a reader might take for a value of one of these types although
+    /// text is allowed; None if the reader takes all texts as text.
     pub fn lookalikes(self) -> Option<String> {
         let texts = [
             (Types::ARRAY, r"\[(?s:.*)"),
@@ -168,19 +167,19 @@ impl Types {
         (!texts.is_empty()).then(|| format!(r"\s*(?:{})", texts.join("|")))
     }
 
-    /// The types that `type` names; None where it does not say.
+    /// Types that `names`, the value of the keyword `type`, has; None if there are none.
     pub fn named(names: &Value) -> Option<Types> {
         let names = each(names).iter().filter_map(Value::as_str);
         names.filter_map(Types::of_name).reduce(Types::or)
     }
 
-    /// The types of one name; None where there is no such.
+    /// Types of one name in the keyword `type`; None if there is no such name.
     pub fn of_name(name: &str) -> Option<Types> {
         let named = Types::NAMED.iter().find(|(known, _)| *known == name);
         named.map(|(_, types)| *types)
     }
 
-    /// The types of the values that `const` and `enum` list; None where they do not.
+    /// Types of the values that `const` and `enum` list; None if a schema lists none.
     fn listed(schema: &Value) -> Option<Types> {
         let fixed = schema.get("const").into_iter();
         let listed = schema["enum"].as_array().into_iter().flatten();
@@ -191,22 +190,22 @@ impl Types {
         Some(self).filter(|types| !types.unsaid())
     }
 
-    /// The types of either.
+    /// The types of `self` and of `other`.
     pub const fn or(self, other: Types) -> Types {
         Types(self.0 | other.0)
     }
 
-    /// The types of both.
+    /// The types that `self` and `other` have in common.
     pub fn and(self, other: Types) -> Types {
         Types(self.0 & other.0)
     }
 
-    /// Whether the schema does not say.
+    /// Whether no type is stated.
     pub fn unsaid(self) -> bool {
         self == Types::default()
     }
 
-    /// Whether a value that begins with `start` is a string whatever follows.
+    /// Whether a value that begins with `start` is a string, however it goes on.
     pub fn surely_string(self, start: &str) -> bool {
         if !self.has(Types::STRING) {
             return false;
@@ -226,8 +225,7 @@ impl Types {
         !(other || null || boolean)
     }
 
-    /// The JSON of a complete value: of the schema's type if it can be read so, else a string. What
-    /// may be a string is one unless its text is a value of another type that the schema allows.
+    /// JSON of a complete value: of one of these types if the text can be read so, else a string.
     pub fn to_json(self, text: &str) -> String {
         let trimmed = text.trim();
         let lower = trimmed.to_ascii_lowercase();
@@ -252,8 +250,8 @@ impl Types {
         quoted(text)
     }
 
-    /// Whether the text of a number is read as one. One of another kind than the schema allows is
-    /// passed on as it is where there is no text to take it for.
+    /// Whether the text of a number is read as a number. If the schema allows no strings, a number
+    /// of the wrong kind is passed on as it is.
     fn takes_number(self, text: &str) -> bool {
         let whole = || serde_json::from_str(text).is_ok_and(|number| is_whole(&number));
         match [Types::FRACTION, Types::INTEGER].map(|of| self.has(of)) {
@@ -268,11 +266,11 @@ fn is_whole(number: &Number) -> bool {
     number.as_f64().is_none_or(|number| number.fract() == 0.0)
 }
 
-/// The schemas of one document: what they refer to in it, and which types they allow.
+/// Root of one document: resolves references in its schemas and finds the types that they allow.
 #[derive(Debug)]
 pub struct Root<'v> {
     value: &'v Value,
-    /// Types of schemas by their address: references share schemas and may be circular.
+    /// Types by the address of a schema: references share schemas and may be circular.
     types: RefCell<HashMap<*const Value, Option<Types>>>,
 }
 
@@ -288,12 +286,12 @@ impl<'v> Root<'v> {
         self.value
     }
 
-    /// Value that a reference leads to; None where that is not in the document.
+    /// Target of a reference; None if the document does not have it.
     pub fn target(&self, reference: &str) -> Option<&'v Value> {
         self.value.pointer(&decoded(reference.strip_prefix('#')?)?)
     }
 
-    /// The schema that `schema` refers to in the end, or itself.
+    /// Schema at the end of the chain of references from `schema`, or `schema` itself.
     pub fn resolved(&self, mut schema: &'v Value) -> &'v Value {
         for _ in 0..REFERENCES_MAX {
             let target = schema["$ref"].as_str().and_then(|name| self.target(name));
@@ -329,7 +327,7 @@ impl<'v> Root<'v> {
     fn read(&self, schema: &'v Value, depth: usize) -> Option<Types> {
         let parts = |key: &str| schema[key].as_array().into_iter().flatten();
         let inside = |part| self.said(part, depth + 1);
-        // One that does not say allows all.
+        // An alternative that states no types allows all.
         let either = |key| {
             let types: Option<Vec<Types>> = parts(key).map(inside).collect();
             types?.into_iter().reduce(Types::or)
@@ -343,7 +341,7 @@ impl<'v> Root<'v> {
         let all = all.into_iter().flatten();
         let mut said = all.chain(parts("allOf").filter_map(inside));
         let first = said.next()?;
-        // Where nothing fits all, the first of them is as good as any.
+        // If no type fits all statements, the first one counts.
         let types = said.fold(first, |types, more| types.and(more).said().unwrap_or(types));
         Some(match schema["nullable"] == true {
             true => types.or(Types::NULL),
@@ -352,7 +350,7 @@ impl<'v> Root<'v> {
     }
 }
 
-/// The text of a fragment; None where its escapes are broken.
+/// The text of a fragment without percent escapes; None if these are broken.
 fn decoded(fragment: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(fragment.len());
     let mut parts = fragment.split('%');

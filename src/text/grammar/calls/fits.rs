@@ -12,14 +12,13 @@ use crate::grammar::keywords::{is_of, is_silent, spelt, unknown_type};
 use crate::grammar::{bounds, ecma};
 use crate::tools::{Root, SCHEMA_DEPTH_MAX};
 
-/// Keywords that the listed values of a document are compared with; lists after that are not
-/// changed.
+/// Comparisons of listed values with keywords in a document; further lists are not changed.
 const COMPARED_MAX: usize = 100_000;
-/// Bytes of keywords beside alternatives that may be copied into each of these, in a document.
+/// Bytes of keywords beside alternatives that may be copied into the alternatives of a document.
 const WRITTEN_BYTES_MAX: usize = 1 << 18;
 /// Largest size of a compiled regular expression in bytes.
 const EXPRESSION_BYTES_MAX: usize = 1 << 20;
-/// Keywords that bind lists and objects alone.
+/// Keywords that restrict lists and objects only.
 const OF_CONTAINERS: &[&str] = &[
     "additionalItems",
     "additionalProperties",
@@ -40,10 +39,10 @@ const OF_CONTAINERS: &[&str] = &[
     "uniqueItems",
 ];
 
-/// Compares values with schemas of a document, up to limits on the work.
+/// Comparison of values with schemas of a document, up to limits on the work.
 pub struct Judge<'r, 'v> {
     root: &'r Root<'v>,
-    /// Keywords that values may still be compared with.
+    /// Comparisons with keywords that may still be made.
     left: Cell<usize>,
     /// Bytes that may still be copied into alternatives.
     bytes: Cell<usize>,
@@ -68,8 +67,8 @@ impl<'r, 'v> Judge<'r, 'v> {
         Some(())
     }
 
-    /// `schema`, which lists values, with only those that its other keywords allow. None if it
-    /// lists none, if that cannot be decided, or if there are no other keywords.
+    /// `schema`, which lists values, with only those values that its other keywords allow. None if
+    /// it lists no values, has no other keywords, or if this cannot be decided.
     pub fn listed(&self, schema: &Map<String, Value>) -> Option<Map<String, Value>> {
         let (keyword, values) = match (schema.get("const"), schema.get("enum")) {
             (Some(value), _) => ("const", std::slice::from_ref(value)),
@@ -92,7 +91,7 @@ impl<'r, 'v> Judge<'r, 'v> {
         Some(one)
     }
 
-    /// Whether a value is valid under a schema; None where that cannot be decided.
+    /// Whether a value is valid under a schema; None if that cannot be decided.
     fn fits(
         &self,
         value: &Value,
@@ -109,7 +108,7 @@ impl<'r, 'v> Judge<'r, 'v> {
         }
     }
 
-    /// Whether a value obeys all of `keywords`; None where that cannot be decided.
+    /// Whether a value obeys all of `keywords`; None if that cannot be decided.
     fn all(
         &self,
         value: &Value,
@@ -144,7 +143,7 @@ impl<'r, 'v> Judge<'r, 'v> {
     }
 }
 
-/// Whether a value obeys one keyword; None where that cannot be decided.
+/// Whether a value obeys the keyword `name` with the value `said`; None if that cannot be decided.
 fn obeys(value: &Value, name: &str, said: &Value, expressions: &mut Expressions) -> Option<bool> {
     let container = value.is_array() || value.is_object();
     Some(match (name, value) {
@@ -172,7 +171,7 @@ fn obeys(value: &Value, name: &str, said: &Value, expressions: &mut Expressions)
     })
 }
 
-/// Whether an expression is found in a text.
+/// Whether an expression matches somewhere in a text.
 fn found(
     text: &str,
     name: &str,
@@ -200,7 +199,7 @@ fn is_of_format(value: &Value, name: &str, expressions: &mut Expressions) -> Opt
     }
 }
 
-/// Whether a number keeps to a bound, or is a multiple of a whole number.
+/// Whether a number keeps to a bound, or is a multiple of a whole number; None if undecidable.
 fn is_within(value: &Value, name: &str, said: &Value) -> Option<bool> {
     if bounds::is_far(value) || bounds::is_far(said) {
         return None;
@@ -211,7 +210,7 @@ fn is_within(value: &Value, name: &str, said: &Value) -> Option<bool> {
         "exclusiveMinimum" => number > bound,
         "maximum" => number <= bound,
         "exclusiveMaximum" => number < bound,
-        // Parts of numbers are not exact.
+        // Only whole numbers are divided, since fractions are not exact in binary.
         _ if number.fract() == 0.0 && bound.fract() == 0.0 && bound > 0.0 => number % bound == 0.0,
         _ if bound.fract() == 0.0 && bound > 0.0 => false,
         _ => return None,

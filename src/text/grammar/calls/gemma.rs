@@ -1,4 +1,4 @@
-//! Calls in Gemma's form, whose values are nearly JSON.
+//! Calls in Gemma's form, whose values resemble JSON.
 
 use std::collections::HashMap;
 
@@ -13,21 +13,22 @@ use super::{
     ANY, Argument, CallGrammar, Described, Form, Function, Lark, Members, at, literal, quoted,
 };
 
-/// Depth of nested schemas that is followed.
+/// Largest depth of nested schemas.
 const DEPTH_MAX: usize = 64;
-/// Items of a list whose number is bounded.
+/// Most items of a list whose number of items is bounded.
 const ITEMS_MAX: u64 = 1_000;
-/// Keywords of objects inside the arguments that are honoured.
+/// Keywords of objects inside the arguments that are enforced.
 const NESTED_KEYWORDS: &[&str] = &["additionalProperties", "properties", "required"];
-/// Keywords of lists that are honoured.
+/// Keywords of lists that are enforced.
 const LIST_KEYWORDS: &[&str] = &["items", "maxItems", "minItems"];
 
-/// Names of the rules of a value, of an object and of a list that no schema describes.
+/// Name of the rule for a value without a schema.
 const ANY_VALUE: &str = "any_value";
+/// Name of the rule for an object without a schema.
 const ANY_OBJECT: &str = "any_object";
-/// Expression of a key that no schema describes.
+/// Expression of a key without a schema.
 const ANY_KEY: &str = r"/[A-Za-z_][A-Za-z0-9_.\-]{0,63}/";
-/// Expression of a number, a boolean or null that no schema describes.
+/// Expression of a number, a boolean or null without a schema.
 const SCALAR: &str = r"/-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+\-]?[0-9]+)?|true|false|null/";
 
 impl CallGrammar for Gemma {
@@ -59,7 +60,7 @@ impl CallGrammar for Gemma {
     }
 }
 
-/// The rule of values that no schema describes, which is written where it is not yet.
+/// Name of the rule for values without a schema, which is written at first use.
 fn any_value(lark: &mut Lark) -> String {
     if lark.has_rule(ANY_VALUE) {
         return ANY_VALUE.to_string();
@@ -79,11 +80,11 @@ fn any_value(lark: &mut Lark) -> String {
     ANY_VALUE.to_string()
 }
 
-/// Why a value has no rule.
+/// Reason why a value has no rule.
 enum Stop {
-    /// Its schema cannot be enforced, for this reason.
+    /// The value's schema cannot be enforced, for this reason.
     Here(String),
-    /// No further rule can be written at all.
+    /// No further rule can be written, for this reason.
     All(String),
 }
 
@@ -93,11 +94,11 @@ impl From<String> for Stop {
     }
 }
 
-/// Writes the values of one function.
+/// Writer of rules for the values in the arguments of one function.
 struct Values<'l, 'v> {
     lark: &'l mut Lark,
     function: &'l Function<'v>,
-    /// Rules written so far.
+    /// Number of rules written so far.
     rules: usize,
     /// Names of rules by the addresses of their schemas: many may refer to the same schema, and
     /// schemas to each other.
@@ -111,7 +112,7 @@ impl<'v> Values<'_, 'v> {
         Ok(format!("value_{}_{}", self.function.at, self.rules))
     }
 
-    /// The rule of a value, as far as its schema can be enforced.
+    /// Rule of a value, as far as its schema can be enforced.
     fn value(&mut self, path: &str, schema: &'v Value, depth: usize) -> Result<String, Stop> {
         let followed = keywords::followed(schema, &self.function.root);
         let in_memory: *const Value = *followed.as_ref().unwrap_or(&schema);
@@ -253,7 +254,7 @@ impl<'v> Values<'_, 'v> {
         })
     }
 
-    /// An object of whose members only the values are described.
+    /// Rule of an object with members of any name, whose values have a schema.
     fn map(&mut self, path: &str, schema: &'v Value, depth: usize) -> Result<String, Stop> {
         let value = match schema.get("additionalProperties").unwrap_or(&ANY) {
             Value::Bool(false) => return Ok(r#""{}""#.to_string()),
@@ -263,8 +264,7 @@ impl<'v> Values<'_, 'v> {
         Ok(format!(r#""{{" ({member} ("," {member})*)? "}}""#))
     }
 
-    /// An object with its members in order; a comma stands before each member but the first one
-    /// present.
+    /// Rule of an object with its members in order; a comma precedes all but the first one present.
     fn object(
         &mut self,
         path: &str,
@@ -272,7 +272,7 @@ impl<'v> Values<'_, 'v> {
         depth: usize,
     ) -> Result<String, Stop> {
         let rule = self.new_rule()?;
-        // Nothing follows after the last member.
+        // Rule parts for the members from `at` on, with and without a member before.
         let (mut first, mut next) = (String::new(), String::new());
         for (at, member) in members.iter().enumerate().rev() {
             let key = member.name.as_str();
@@ -305,7 +305,7 @@ impl<'v> Values<'_, 'v> {
 }
 
 /// # Errors
-/// Names a keyword of a schema that binds other values than texts and numbers.
+/// Names a keyword of a schema that is neither for texts nor for numbers.
 fn check_scalars(schema: &Value, root: &Root<'_>) -> Result<(), String> {
     let known = [TEXT_KEYWORDS, NUMBER_KEYWORDS].concat();
     keywords::check(schema, &[&known[..], &["allOf"]].concat())?;
@@ -313,7 +313,7 @@ fn check_scalars(schema: &Value, root: &Root<'_>) -> Result<(), String> {
     parts.try_for_each(|part| keywords::check(keywords::followed(part, root)?, &known))
 }
 
-/// A member of an object inside the arguments, all of whose keywords are known.
+/// A member of an object inside the arguments, as an argument with one schema.
 fn inner(member: Member<&Value>) -> Argument<'_> {
     Argument {
         schema: Described::By(member.said.first().copied().unwrap_or(&ANY)),
@@ -322,8 +322,8 @@ fn inner(member: Member<&Value>) -> Argument<'_> {
     }
 }
 
-/// A key and its colon. A key with other than plain characters stands between quotation marks,
-/// since it could end early without them.
+/// A key and its colon. A key with other than plain characters is put between [`QUOTE`]s, since it
+/// might end early otherwise.
 fn written_key(key: &str) -> String {
     let is_plain = |char: char| char.is_alphanumeric() || "_-.$@".contains(char);
     match key.chars().all(is_plain) && !key.is_empty() {
@@ -339,7 +339,7 @@ fn inside(path: &str, name: &str) -> String {
     }
 }
 
-/// A value as the model writes it.
+/// Text of a value in the model's form.
 fn spelt(value: &Value) -> Result<String, String> {
     match value {
         Value::String(text) if text.contains(QUOTE) => {

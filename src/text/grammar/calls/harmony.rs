@@ -1,15 +1,14 @@
-//! Calls in the form of harmony, whose headers are made of tokens that no text has.
+//! Calls in the form of harmony, whose headers have tokens that no text contains.
 
 use crate::tools::harmony::{FUNCTIONS, Harmony, TO};
 
 use super::{CallGrammar, Function, Lark, json, quoted};
 
-/// Author at the head of a message that follows another one, reasoning included; the first message
-/// of a reply has none.
+/// Author at the head of a message; the first message of a reply, reasoning included, has none.
 const AUTHOR: &str = r#"(<|start|> "assistant")?"#;
-/// A channel; models call functions in any.
+/// Channel of a call; models use any of them.
 const CHANNEL: &str = r#"(<|channel|> ("commentary" | "analysis" | "final"))?"#;
-/// The type of a content that is JSON, as models write it in either way.
+/// Content type JSON, in the two forms that models write.
 const JSON: &str = r#"(" json" | " "? <|constrain|> "json")"#;
 
 impl CallGrammar for Harmony {
@@ -42,7 +41,7 @@ impl CallGrammar for Harmony {
     }
 }
 
-/// The rest of a header from a function's name on: the channel stands on either side of it.
+/// Rule of a header from a function's name on; the channel may come after the name, too.
 fn header(name: &str) -> String {
     format!("{} {CHANNEL} {JSON}? <|message|>", quoted(name))
 }

@@ -1,4 +1,4 @@
-//! Calls whose arguments are one object of JSON.
+//! Calls whose arguments are one JSON object.
 
 use std::sync::LazyLock;
 
@@ -10,7 +10,7 @@ use crate::tools::mistral::{self, Mistral};
 
 use super::{ANY, CallGrammar, Form, Function, Lark, quoted};
 
-/// The schema of the arguments of a function that has none.
+/// Schema of the arguments of a function without parameters.
 static EMPTY: LazyLock<Value> = LazyLock::new(|| json!({"additionalProperties": false}));
 
 impl CallGrammar for Hermes {
@@ -33,8 +33,7 @@ impl CallGrammar for Llama3Json {
     const AROUND: (&'static str, &'static str) = ("", "}");
     const JSON: bool = true;
 
-    /// Expression of the rest of a name and of text after it, up to where this differs from a
-    /// call's.
+    /// Expression of the rest of a name and of text up to its first difference from a call.
     fn other() -> Option<String> {
         let after = &llama3_json::PARAMETERS[1..];
         Some(format!(r#"([^"\\]|\\(?s:.))*"{}"#, differs(after, "{")))
@@ -56,7 +55,7 @@ impl CallGrammar for Llama3Json {
 /// The schema of a call of `name`, whose arguments have `schema`.
 fn call(name: &str, mut schema: Value) -> Value {
     let mut call = json!({"type": "object", "additionalProperties": false});
-    // The compiler looks for `$defs` and `x-guidance` at the root.
+    // The compiler looks for `$defs` and `x-guidance` only at the root of a schema.
     for root in ["$defs", "x-guidance"] {
         let found = schema.as_object_mut().and_then(|map| map.remove(root));
         if let Some(value) = found {
@@ -68,8 +67,7 @@ fn call(name: &str, mut schema: Value) -> Value {
     call
 }
 
-/// Expression of texts that differ from `text` with `end` after it, each up to the first character
-/// that differs.
+/// Expression of texts that differ from `text` followed by `end`, each up to the first difference.
 fn differs(text: &str, end: &str) -> String {
     let last = format!("[^{end}]");
     let before = |rest: String, char: char| format!("([^{char}]|{char}{rest})");
@@ -93,7 +91,7 @@ pub(super) fn arguments(lark: &mut Lark, function: &Function<'_>) -> Result<Stri
     written(lark, function, None)
 }
 
-/// The arguments of a function as one JSON value, in the schema of `call` if that is given.
+/// The arguments of a function as one JSON value, in a call's schema if `call` makes one.
 fn written(
     lark: &mut Lark,
     function: &Function<'_>,

@@ -1,4 +1,4 @@
-//! Calls whose arguments stand between tags.
+//! Calls whose arguments are between tags.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use crate::tools::markup::{Markup, Tags, UNKNOWN_NAME_BYTES_MAX};
 use super::text::{ANY_TEXT, Text, text_of};
 use super::{Argument, CallGrammar, Described, Form, Function, Lark, at, literal, quoted};
 
-/// The rule of an argument of any name, taken as text.
+/// Name of the rule for an argument of any name, whose value is text.
 const FREE: &str = "free_argument";
 /// Characters of the name of an argument of [`FREE`], none of which has more than four bytes.
 const UNKNOWN_NAME_CHARS_MAX: usize = UNKNOWN_NAME_BYTES_MAX / 4;
@@ -53,7 +53,7 @@ impl<T: Tags> CallGrammar for Markup<T> {
     }
 }
 
-/// Part of a rule for one of `lists`; optional if one of these is empty.
+/// Rule part for one of `lists`; optional if one of the lists is empty.
 fn one_of_lists(lists: &[String]) -> String {
     let said = lists.iter().map(String::as_str);
     let said: Vec<&str> = said.filter(|list| !list.is_empty()).collect();
@@ -65,7 +65,7 @@ fn one_of_lists(lists: &[String]) -> String {
     }
 }
 
-/// Text between the name of an argument and its value.
+/// Rule part between the name of an argument and its value.
 fn value_open<T: Tags>() -> String {
     let line_break = match T::OWN_LINES || !T::VALUE_OPEN.is_empty() {
         true => "\n",
@@ -74,7 +74,7 @@ fn value_open<T: Tags>() -> String {
     format!("{}{line_break}{}", T::ARGUMENT.1, T::VALUE_OPEN)
 }
 
-/// Text after a value; the line break before it belongs to the rule of the value's text.
+/// Rule part after a value; the line break before it belongs to the rule of the value.
 fn value_close<T: Tags>() -> String {
     let line_break = if T::OWN_LINES { "\n" } else { "" };
     format!("{line_break}{}", T::ARGUMENT.2)
@@ -136,7 +136,7 @@ fn write_argument<'v, T: Tags>(
     Ok(())
 }
 
-/// Rule of an argument where it may be text.
+/// Forms of an argument as text; None if its schema allows no text.
 fn text_part<'v, T: Tags>(
     lark: &mut Lark,
     path: &str,

@@ -1,5 +1,5 @@
 //! Schemas that apply to a value at once (`allOf`, a reference with keywords beside it, a schema
-//! around alternatives), merged into one schema where it can say the same.
+//! around alternatives), merged into one equivalent schema if there is one.
 
 use std::collections::HashSet;
 
@@ -26,13 +26,13 @@ const ALONE: &[&str] = &[
     "type",
 ];
 
-/// Keywords that list schemas, of which a value obeys all, some or one.
+/// Keywords that list schemas: a value obeys all, some or exactly one of the list.
 const TOGETHER: &[&str] = &["allOf", "anyOf", "oneOf"];
 
-/// `document` with each schema merged with what applies beside it, where one schema can say that:
-/// references, `allOf`, listed values, alternatives and types.
+/// `document` with each schema merged, if one equivalent schema exists, with all that applies to
+/// the same values: references, `allOf`, listed values, alternatives and types.
 pub fn merged(document: &Value) -> Value {
-    // Merging would break a reference into such a list.
+    // Merging would break references into a list of schemas.
     let text = document.to_string();
     let inside = ["/allOf/", "/anyOf/", "/oneOf/"];
     if inside.iter().any(|inside| text.contains(inside)) {
@@ -52,8 +52,7 @@ pub fn merged(document: &Value) -> Value {
     keywords::rewritten(document, &write)
 }
 
-/// `schema` with its reference as an entry of `allOf`; None without a reference or keywords beside
-/// it.
+/// `schema` with its reference moved into `allOf`; None without a reference or other keywords.
 fn gathered(schema: &Map<String, Value>) -> Option<Map<String, Value>> {
     let reference = schema.get("$ref")?;
     restrictions(schema).find(|(name, _)| *name != "$ref")?;
@@ -62,7 +61,7 @@ fn gathered(schema: &Map<String, Value>) -> Option<Map<String, Value>> {
     Some(with_part(one, json!({"$ref": reference})))
 }
 
-/// `schema` merged with the entries of its `allOf`; None where one schema cannot say the same.
+/// `schema` merged with the entries of its `allOf`; None if no single schema is equivalent.
 fn together(schema: &Map<String, Value>, root: &Root<'_>) -> Option<Map<String, Value>> {
     let parts = schema.get("allOf")?.as_array()?;
     let mut one = schema.clone();
@@ -78,7 +77,7 @@ fn together(schema: &Map<String, Value>, root: &Root<'_>) -> Option<Map<String, 
     }
     let own = !stands_alone(&one);
     let others = all.iter().filter(|part| !stands_alone(part)).count();
-    // No other keyword counts beside a reference, so it is not merged.
+    // Beside a reference no other keyword counts, so schemas with references are not merged.
     let refers = all.iter().any(|part| part.contains_key("$ref"));
     let beside = all.len() > 1 || restrictions(&one).next().is_some();
     if others + usize::from(own) > 1 || (refers && beside) {
@@ -91,7 +90,7 @@ fn together(schema: &Map<String, Value>, root: &Root<'_>) -> Option<Map<String, 
 }
 
 /// `schema` with the keywords beside its alternatives merged into each of them, without
-/// alternatives that no value is left of; None where these cannot be merged.
+/// alternatives under which no value is valid; None if these cannot be merged.
 fn spread(
     schema: &Map<String, Value>,
     judge: &Judge<'_, '_>,
@@ -130,8 +129,8 @@ fn spread(
     Some(one)
 }
 
-/// Merges `other`, whose keywords are all in [`ALONE`], into `schema`; what one schema cannot say
-/// of both becomes an entry of `allOf`.
+/// Merges `other`, whose keywords are all in [`ALONE`], into `schema`; keywords that do not merge
+/// become an entry of `allOf`.
 fn with(mut schema: Map<String, Value>, other: &Map<String, Value>) -> Map<String, Value> {
     let mut rest = Map::new();
     for (keyword, value) in restrictions(other) {
@@ -154,14 +153,14 @@ fn with_part(mut schema: Map<String, Value>, part: Value) -> Map<String, Value> 
     schema
 }
 
-/// The keyword of a schema's alternatives, if it has any.
+/// The keyword that has a schema's alternatives, if it has any.
 fn alternatives_of(schema: &Map<String, Value>) -> Option<&'static str> {
     let mut keywords = ["anyOf", "oneOf"].into_iter();
     keywords.find(|keyword| schema.contains_key(*keyword))
 }
 
-/// `schema` with the alternatives of one entry of its `allOf` as its own; None where it has its
-/// own, or no entry has alternatives alone.
+/// `schema` with the alternatives from an entry of its `allOf` as its own; None if it has its own,
+/// or no entry has only alternatives.
 fn lifted(schema: &Map<String, Value>) -> Option<Map<String, Value>> {
     let parts = schema.get("allOf")?.as_array()?;
     if alternatives_of(schema).is_some() {
@@ -180,8 +179,8 @@ fn lifted(schema: &Map<String, Value>) -> Option<Map<String, Value>> {
     Some(one)
 }
 
-/// `schema` without keywords that do not bind its type. Several types become alternatives with the
-/// keywords of each.
+/// `schema` without keywords that do not restrict its type. Several types become alternatives with
+/// the keywords of each.
 fn by_types(schema: &Map<String, Value>) -> Option<Map<String, Value>> {
     let names = keywords::each(schema.get("type")?).iter();
     let names: Option<Vec<&str>> = names.map(Value::as_str).collect();
@@ -214,20 +213,20 @@ fn binds(keyword: &str, name: &str) -> bool {
     text || NUMBER_KEYWORDS.contains(&keyword) && matches!(name, "integer" | "number")
 }
 
-/// Whether a schema lists no values, or no alternatives: nothing is valid under it.
+/// Whether a schema lists no values or has no alternatives, so that nothing is valid under it.
 fn is_empty(schema: &Map<String, Value>) -> bool {
     let mut lists = ["anyOf", "enum", "oneOf"].into_iter();
     lists.any(|list| schema.get(list).is_some_and(|values| *values == json!([])))
 }
 
-/// Whether `one` and `other` are values of `type` that have no type in common.
+/// Whether `one` and `other`, values of the keyword `type`, have no type in common.
 fn are_apart(one: Option<&Value>, other: &Value) -> bool {
     let known = |names: &Value| !names.is_null() && keywords::unknown_type(names).is_none();
     let one = one.filter(|one| known(one) && known(other));
     one.is_some_and(|one| types_of_both(one, other).is_none())
 }
 
-/// Keywords of a schema that restrict a value.
+/// Keywords of a schema that restrict values.
 fn restrictions(schema: &Map<String, Value>) -> impl Iterator<Item = (&String, &Value)> {
     let all = schema.iter();
     all.filter(|(name, value)| !is_silent(name, value))
@@ -237,7 +236,7 @@ fn stands_alone(schema: &Map<String, Value>) -> bool {
     restrictions(schema).all(|(name, _)| ALONE.contains(&name.as_str()))
 }
 
-/// Adds a keyword of another schema; None where one schema cannot say both.
+/// Adds a keyword of another schema; None if one schema cannot express both.
 fn add(one: &mut Map<String, Value>, keyword: &str, value: &Value) -> Option<()> {
     let both = match (keyword, one.get(keyword)) {
         ("const" | "enum", _) => return add_values(one, keyword, value),
@@ -258,7 +257,7 @@ fn add(one: &mut Map<String, Value>, keyword: &str, value: &Value) -> Option<()>
     Some(())
 }
 
-/// Leaves the values that both schemas list; None if no value is left.
+/// Keeps the values that both schemas list; None if there are none.
 fn add_values(one: &mut Map<String, Value>, keyword: &str, value: &Value) -> Option<()> {
     let list = |keyword: &str, value: &Value| match keyword {
         "const" => Some(vec![value.clone()]),

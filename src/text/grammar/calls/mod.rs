@@ -1,7 +1,7 @@
 //! Grammars of tool calls, in the forms that [`crate::tools`] reads back.
 //!
-//! Where arguments stand one by one, they stand in the order of the schema. Text is plain up to
-//! what closes it, where the schema says more of it as a regular expression; other values are JSON
+//! Arguments that are written one by one come in the order of the schema. Text is free up to its
+//! closing tag, or follows a regular expression if the schema restricts it; other values are JSON
 //! under their schema.
 
 mod fits;
@@ -21,21 +21,21 @@ use crate::tools::{Member, Members, Root, Syntax, Types, with_syntax};
 use super::plain::{Subschema, compiled};
 use super::{Grammar, keywords, limits};
 
-/// Calls that a reply is made of.
+/// Number of calls in a reply, and text around them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Calls {
-    /// Text after one opening tag, up to the closing one.
+    /// The calls after one opening tag, up to the closing one, in a reply that is text.
     AfterTag,
-    /// One call and nothing else.
+    /// One call and no other text.
     One,
-    /// One call or several, and nothing else.
+    /// One call or several, and no other text.
     Several,
 }
 
-/// Why there is no grammar of the calls.
+/// Reason why there is no grammar of the calls.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Refused {
-    /// The tool at fault, if it is one.
+    /// Name of the tool at fault; None if all are.
     pub tool: Option<String>,
     pub problem: String,
 }
@@ -48,61 +48,59 @@ impl Refused {
     }
 }
 
-/// Blanks that may stand between an opening tag and a call, as an expression.
+/// Expression of the blanks that may come between an opening tag and a call.
 const BLANK: &str = r"[ \t\r\n]{0,8}";
 
-/// Grammar of calls in a syntax.
+/// Grammar of calls in a [`Syntax`].
 pub trait CallGrammar: Syntax {
-    /// Between two calls.
+    /// Text between two calls.
     const BETWEEN: &'static str = "";
     /// Text between the opening tag and a function, and after the function.
     const AROUND: (&'static str, &'static str);
-    /// Text after the opening tag that shows that it opens a call; empty where any text does.
+    /// Text after the opening tag that shows that a call begins; empty if the tag alone shows this.
     const SIGN: &'static str = "";
     /// Whether a function may follow another in one call.
     const SEVERAL: bool = false;
 
-    /// Whether a call is an object of JSON, which begins like an answer that is one.
+    /// Whether a call is a JSON object, which begins like an answer in JSON.
     const JSON: bool = false;
 
-    /// Text that may follow an opening which opens no call, as an expression; none where the
-    /// opening is a mark of calls alone.
+    /// Expression of the text after an opening tag that opens no call; None if each tag opens one.
     fn other() -> Option<String> {
         None
     }
 
-    /// Beginning of a call where a reply is made of calls, as part of a rule.
+    /// Rule part that begins a call in a reply of calls only.
     fn begin() -> String {
         literal(Self::FORMAL)
     }
 
-    /// Text between two such calls, as part of a rule.
+    /// Rule part between two calls in a reply of calls only.
     fn between() -> String {
         literal(Self::BETWEEN)
     }
 
-    /// A whole reply that is an answer, which is part of a rule, instead of calls.
+    /// Rule part of a reply that is the answer `answer`, itself a rule part, instead of calls.
     fn answer(answer: String) -> String {
         answer
     }
 
-    /// Rule of what follows an opening tag, as far as it begins a call of one of `names`.
+    /// Rule part of the text after an opening tag, as far as a call of one of `names` begins there.
     fn names(lark: &mut Lark, names: &[&str]) -> String {
         heads::<Self>(lark, names)
     }
 
-    /// Text of a call of `name` between the first text of [`CallGrammar::AROUND`] and the
-    /// arguments.
+    /// Start of a call of `name`, from the first text of [`CallGrammar::AROUND`] to the arguments.
     fn head(name: &str) -> String;
 
-    /// Writes the rules of a function; returns what a call of it consists of, as part of a rule.
+    /// Writes the rules of a function; returns the rule part of a call of it.
     ///
     /// # Errors
-    /// Names what of the function must be enforced and cannot.
+    /// Names the part of the function that must be enforced and cannot.
     fn function(lark: &mut Lark, function: &Function<'_>) -> Result<String, String>;
 }
 
-/// [`grammar`] in the form of a model.
+/// [`grammar`] of calls in a model's form.
 pub fn grammar_of(
     format: ToolFormat,
     tools: &[Value],
@@ -115,11 +113,11 @@ pub fn grammar_of(
 
 /// The grammar of calls of `tools`, which are in the form of the chat completions API.
 ///
-/// `loose`: the arguments of tools that are not strict are free; else they follow their schemas as
-/// far as these can be enforced. `answer`: grammar of a reply without calls.
+/// `loose`: the arguments of tools that are not strict are free; else all arguments follow their
+/// schemas as far as possible. `answer`: grammar of a reply without calls.
 ///
 /// # Errors
-/// Names what of a tool must be enforced and cannot, or cannot be offered beside calls.
+/// Names the part of a tool or of the answer that must be enforced and cannot.
 pub fn grammar<S: CallGrammar>(
     tools: &[Value],
     calls: Calls,
@@ -176,13 +174,12 @@ pub fn grammar<S: CallGrammar>(
     })
 }
 
-/// [`names`] in the form of a model.
+/// [`names`] of calls in a model's form.
 pub fn names_of(format: ToolFormat, tools: &[Value]) -> Grammar {
     with_syntax!(format, S => names::<S>(tools))
 }
 
-/// The grammar of what follows an opening tag, as far as it begins a call: a call has the name of
-/// one of `tools`, and all else is left to the model.
+/// Grammar of the text after an opening tag that only restricts called functions to `tools`.
 pub fn names<S: CallGrammar>(tools: &[Value]) -> Grammar {
     let mut lark = Lark::default();
     let names = tools.iter().map(|tool| &tool["function"]["name"]);
@@ -196,7 +193,7 @@ pub fn names<S: CallGrammar>(tools: &[Value]) -> Grammar {
     }
 }
 
-/// The heads of calls, and what may stand where there is none.
+/// Rule part for the starts of calls, and for the text that may come instead.
 fn heads<S: CallGrammar>(lark: &mut Lark, names: &[&str]) -> String {
     let blank = if S::SIGN.is_empty() { "" } else { BLANK };
     let heads = names.iter().map(|name| {
@@ -204,7 +201,7 @@ fn heads<S: CallGrammar>(lark: &mut Lark, names: &[&str]) -> String {
         let sign = head.find(S::SIGN).unwrap_or_default();
         regex_literal(&head[sign..]).replace('\n', "\\n")
     });
-    // A token may hold more than the end of a head.
+    // The rule goes on after a start, since a token may contain more than its end.
     let heads = heads.collect::<Vec<String>>().join("|");
     lark.line(&format!("HEAD: /{blank}({heads})(?s:.*)/"));
     match S::SIGN {
@@ -217,8 +214,8 @@ fn heads<S: CallGrammar>(lark: &mut Lark, names: &[&str]) -> String {
     }
 }
 
-/// Expression of texts that differ from `text`, each up to the first character that differs, which
-/// is no blank at the head.
+/// Expression of texts that differ from `text`, each up to the first difference; none begins with a
+/// blank.
 fn differs(text: &str) -> String {
     let one = |rest: String, char: char| match rest.is_empty() {
         true => format!("[^{char}]"),
@@ -237,12 +234,12 @@ fn one_of(texts: &[String]) -> String {
     format!("({})", texts.join(" | "))
 }
 
-/// `text` as a string of Lark, whose strings are written as those of JSON.
+/// `text` as a string of Lark, which writes strings as JSON does.
 fn quoted(text: &str) -> String {
     Value::from(text).to_string()
 }
 
-/// A string as part of a rule; nothing where it is empty.
+/// `text` as a string in a rule; nothing if it is empty.
 fn literal(text: &str) -> String {
     if text.is_empty() {
         return String::new();
@@ -250,7 +247,7 @@ fn literal(text: &str) -> String {
     quoted(text)
 }
 
-/// `tool` with what restricts a call alone in its parameters, in as few schemas as possible.
+/// `tool` whose parameters have only keywords that restrict a call, in as few schemas as possible.
 /// Writers of grammars and readers of calls both use this form.
 pub fn without_annotations(tool: &Value) -> Value {
     let mut tool = tool.clone();
@@ -263,13 +260,13 @@ pub fn without_annotations(tool: &Value) -> Value {
     tool
 }
 
-/// One tool as the grammar sees it.
+/// One tool, prepared for its grammar.
 pub struct Function<'v> {
     at: usize,
     name: &'v str,
-    /// The parameters; references in schemas are resolved here.
+    /// Schema of the parameters, in which references are resolved.
     root: Root<'v>,
-    /// Arguments that the parameters describe, and the types as which the reader takes them.
+    /// Arguments that the parameters describe.
     members: Members<&'v Value>,
     types: Members<Types>,
     /// Whether the arguments are not constrained.
@@ -286,15 +283,15 @@ struct Argument<'v> {
     required: bool,
 }
 
-/// Facts known of an argument.
+/// Schema or types of an argument.
 enum Described<'v> {
     By(&'v Value),
-    /// Several schemas apply at once, which is not enforced; the value has one of these types.
+    /// Types of an argument for which several schemas hold at once, which is not enforced.
     Of(Types),
 }
 
-/// Keywords of the schema of all arguments that are honoured where arguments stand one by one.
-/// `additionalProperties` is met: no other arguments are written.
+/// Keywords of the parameters' schema that are enforced where arguments are written one by one.
+/// `additionalProperties` always holds, since no other arguments are written.
 const OBJECT_KEYWORDS: &[&str] = &[
     "$ref",
     "additionalProperties",
@@ -306,18 +303,18 @@ const OBJECT_KEYWORDS: &[&str] = &[
     "required",
 ];
 
-/// Options for writing a JSON value.
+/// Options for a JSON value in a rule.
 #[derive(Clone, Copy)]
 struct Form<'f> {
     whitespace: bool,
-    /// Types that the value has whatever its schema says; empty if unknown.
+    /// Types that the value must have in addition to its schema; empty if unknown.
     of_types: &'f [&'f str],
-    /// Makes the schema of a call from the function's name and the schema of its arguments; None
-    /// for a value that stands alone.
+    /// Function that makes the schema of a call from the function's name and the schema of its
+    /// arguments; None for a value by itself.
     call: Option<fn(&str, Value) -> Value>,
 }
 
-/// Schema of an argument that no schema describes.
+/// Schema of an argument without a schema: any value.
 static ANY: Value = Value::Bool(true);
 
 impl<'v> Function<'v> {
@@ -352,10 +349,10 @@ impl<'v> Function<'v> {
         Ok(written)
     }
 
-    /// Records a problem as a warning.
+    /// Records a problem as a warning, unless the function is strict.
     ///
     /// # Errors
-    /// The problem, where the function is strict.
+    /// The problem, if the function is strict.
     fn tolerate(&self, lark: &mut Lark, problem: String) -> Result<(), String> {
         if self.strict {
             return Err(problem);
@@ -365,11 +362,10 @@ impl<'v> Function<'v> {
         Ok(())
     }
 
-    /// Arguments that the schema of the parameters describes: one list for each of its
-    /// alternatives.
+    /// Arguments that the schema of the parameters describes: a list for each alternative.
     ///
     /// # Errors
-    /// Names what of them cannot be enforced, if the function is strict.
+    /// Names the part of the schema that cannot be enforced, if the function is strict.
     fn arguments(&self, lark: &mut Lark) -> Result<Vec<Vec<Argument<'v>>>, String> {
         for problem in object_problems(&self.members, &self.root) {
             self.tolerate(lark, problem)?;
@@ -413,11 +409,10 @@ impl<'v> Function<'v> {
         }))
     }
 
-    /// A schema of the parameters as part of a rule: any value of its type where it cannot be
-    /// enforced.
+    /// Rule part for a schema in the parameters: any value of its type if it cannot be enforced.
     ///
     /// # Errors
-    /// Names what of it must be enforced and cannot.
+    /// Names the part of the schema that must be enforced and cannot.
     fn json(
         &self,
         lark: &mut Lark,
@@ -473,20 +468,20 @@ impl<'v> Function<'v> {
 /// A schema inside the grammar of calls.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CallSchema {
-    /// Path in the request.
+    /// Path of the schema in the request, for messages.
     path: String,
     strict: bool,
-    /// Schema as it was written for the compiler.
+    /// The schema as it was rewritten for the compiler.
     json: Value,
-    /// Schema of any value, used if the compiler refuses `json`.
+    /// Schema of any value, which replaces `json` if the compiler refuses that.
     any: Value,
 }
 
-/// Looks at each schema of a grammar of calls alone, where the compiler does not take all of them
-/// as they are; the grammar without those that it refuses, and with warnings that have a path.
+/// Compiles each schema of a grammar of calls alone, after the compiler refused a part of the
+/// grammar. Returns the grammar with refused schemas replaced, and with warnings that have paths.
 ///
 /// # Errors
-/// What the compiler does not enforce of a strict function.
+/// The part of a strict function that the compiler does not enforce.
 pub fn looked_through(
     mut lark: String,
     mut warnings: Vec<String>,
@@ -517,7 +512,7 @@ fn json_rule(schema: &Value) -> String {
     format!("%json {schema}")
 }
 
-/// A problem after the path that it is about.
+/// The text of a problem after the path of its schema.
 fn at(path: &str, problem: String) -> String {
     match path {
         "" => problem,
@@ -525,8 +520,7 @@ fn at(path: &str, problem: String) -> String {
     }
 }
 
-/// Keywords of an object's schemas that cannot be enforced where its members are written one by
-/// one.
+/// Problems with keywords of an object's schemas that cannot be enforced with members one by one.
 fn object_problems(members: &Members<&Value>, root: &Root<'_>) -> Vec<String> {
     let mut problems = Vec::new();
     if !members.exact {
@@ -549,9 +543,9 @@ fn object_problems(members: &Members<&Value>, root: &Root<'_>) -> Vec<String> {
 #[derive(Default)]
 pub struct Lark {
     text: String,
-    /// Parts that are not enforced.
+    /// Warnings about parts that are not enforced.
     warnings: Vec<String>,
-    /// The schemas in it.
+    /// Schemas in the grammar.
     schemas: Vec<CallSchema>,
 }
 
@@ -561,7 +555,7 @@ impl Lark {
         self.text.push('\n');
     }
 
-    /// `rule`, or other text that may follow an opening tag.
+    /// Rule part for `rule`, or for other text that may follow an opening tag.
     fn or_other<S: CallGrammar>(&mut self, rule: &str) -> String {
         let Some(other) = S::other() else {
             return rule.to_string();
@@ -576,8 +570,8 @@ impl Lark {
     }
 
     /// # Errors
-    /// If the rules, with `more` bytes, are too long. They may be even where the tools are not:
-    /// rules repeat the schemas that they share.
+    /// If the rules, with `more` bytes, are too long. Rules repeat shared schemas, so they can be
+    /// long even if the tools are not.
     fn check_size(&self, more: usize) -> Result<(), String> {
         let most = limits::GRAMMAR_BYTES_MAX;
         match self.text.len() + more > most {
@@ -586,14 +580,14 @@ impl Lark {
         }
     }
 
-    /// A schema that was written for the compiler as part of a rule.
+    /// Rule part for a schema that was rewritten for the compiler.
     fn json(&self, schema: &Value) -> Result<String, String> {
         let rule = json_rule(schema);
         self.check_size(rule.len())?;
         Ok(rule)
     }
 
-    /// Rule of a reply without calls.
+    /// Rule part for a reply without calls.
     fn answer(&mut self, grammar: &Grammar) -> Result<String, String> {
         limits::check(grammar).map_err(|error| error.0)?;
         match grammar {
@@ -617,8 +611,8 @@ impl Lark {
         }
     }
 
-    /// A rule for text and what closes it, as one lexeme: else the text would swallow the beginning
-    /// of `close`. The text does not hold `tag`.
+    /// Writes a rule for text and `close` after it as one lexeme, since the text alone would
+    /// swallow the start of `close`. The text does not contain `tag`.
     fn text_rule(&mut self, rule: &str, value: &str, close: &str, tag: &str) {
         let tag = regex_literal(tag);
         let close = quoted(close);
@@ -628,7 +622,7 @@ impl Lark {
     }
 }
 
-/// A text as part of a regular expression of Lark.
+/// A text as part of a regular expression of Lark, with special characters escaped.
 fn regex_literal(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     for char in text.chars() {

@@ -1,4 +1,4 @@
-//! Schemas of arguments that are read as text, as expressions of Lark.
+//! Translation of schemas of arguments that are read as text to expressions of Lark.
 
 use std::collections::HashSet;
 
@@ -11,10 +11,10 @@ use crate::tools::{Root, SCHEMA_DEPTH_MAX, Types};
 
 use super::{Lark, quoted};
 
-/// Any text, with its line breaks.
+/// Expression of any text, line breaks included.
 pub const ANY_TEXT: &str = r"/(?s:.*)/";
 
-/// Keywords of text that are honoured, or refused with words of their own.
+/// Keywords of text that are enforced, or refused with an error of their own.
 pub const TEXT_KEYWORDS: &[&str] = &["format", "maxLength", "minLength", "pattern"];
 /// Keywords of numbers.
 pub const NUMBER_KEYWORDS: &[&str] = &[
@@ -26,26 +26,27 @@ pub const NUMBER_KEYWORDS: &[&str] = &[
     "multipleOf",
 ];
 
-/// Numbers and whole numbers as JSON writes them, as expressions of Lark.
+/// Expression of a number as JSON writes it.
 const NUMBER: &str = r"/-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+\-]?[0-9]+)?/";
+/// Expression of a whole number as JSON writes it.
 const INTEGER: &str = "/-?(0|[1-9][0-9]*)/";
 
 /// Written form of an argument that may be text.
 #[derive(Debug, Default, PartialEq)]
 pub struct Text {
-    /// Expressions of texts of a length, a pattern or a format, one of each alternative schema.
+    /// Expressions of texts by length, pattern or format, one for each alternative of the schema.
     pub free: Vec<String>,
-    /// Expressions of other texts: strings that are listed, and values of JSON that have few forms.
+    /// Expressions of other texts: listed strings, and scalars of JSON.
     pub fixed: Vec<String>,
-    /// Types that are written as JSON.
+    /// Types whose values are written as JSON.
     pub json: Types,
-    /// Types that the reader takes a text for though the schema does not allow any value of them:
-    /// no free text may look like one.
+    /// Types as which the reader could take a text although the schema forbids them: no free text
+    /// may look like a value of these types.
     pub lookalikes: Types,
 }
 
-/// Expression of an argument that may be text, by its schema. The text cannot hold `tag`, and the
-/// reader takes it for a value of one of the types `read`.
+/// Expression of an argument that may be text, by its schema. The text cannot contain `tag`, and
+/// the reader takes it for a value of one of the types `read`.
 pub fn text_of<'v>(
     schema: &'v Value,
     root: &Root<'v>,
@@ -77,7 +78,7 @@ pub fn text_of<'v>(
 }
 
 impl Text {
-    /// Any text, and nothing else.
+    /// Form of an argument that may be any text, and nothing else.
     pub fn any() -> Text {
         Text {
             free: vec![ANY_TEXT.to_string()],
@@ -85,8 +86,8 @@ impl Text {
         }
     }
 
-    /// Expression of Lark for the text, in the rule `rule`. `free` texts do not include those that
-    /// read as a value of another type.
+    /// Expression of Lark for the argument in the rule `rule`. `free` texts exclude those that the
+    /// reader would take for a value of another type.
     pub fn expression(&self, lark: &mut Lark, rule: &str) -> String {
         let lookalikes = self.lookalikes.lookalikes();
         let free = self.free.iter().map(|free| match &lookalikes {
@@ -99,7 +100,7 @@ impl Text {
             return parts.remove(0);
         }
         for (at, part) in parts.iter_mut().enumerate() {
-            // Lark allows a conjunction inside an expression only by the name of its rule.
+            // Lark allows a conjunction inside an expression only under the name of a rule.
             let name = format!("{}_{at}", rule.to_uppercase());
             lark.line(&format!("{name}: {part}"));
             *part = name;
@@ -111,25 +112,25 @@ impl Text {
 
 struct Texts<'r, 'v> {
     root: &'r Root<'v>,
-    /// End of a text.
+    /// Tag that ends a text.
     tag: &'r str,
-    /// Types that the reader takes the argument for.
+    /// Types as which the reader takes the argument.
     read: Types,
-    /// Types of JSON of which all values are allowed.
+    /// Types of which all JSON values are allowed.
     plain: Types,
     found: Text,
-    /// Schemas whose texts have been added. Without this, schemas that share others would take
-    /// exponential time.
+    /// Schemas whose texts have been added. Else schemas that share others would take exponential
+    /// time.
     seen: HashSet<*const Value>,
-    /// Schemas that are being read.
+    /// Schemas around the one that is being read.
     open: Vec<*const Value>,
 }
 
 impl<'v> Texts<'_, 'v> {
-    /// Adds the texts of a schema.
+    /// Adds the texts that a schema allows.
     fn of(&mut self, schema: &'v Value, depth: usize) -> Result<(), String> {
         let schema = keywords::followed(schema, self.root)?;
-        // A schema that refers to itself: its types are unknown.
+        // A schema that refers to itself has unknown types.
         if self.open.contains(&std::ptr::from_ref(schema)) {
             return Err("text that refers to itself is not enforced".to_string());
         }
@@ -172,7 +173,7 @@ impl<'v> Texts<'_, 'v> {
         Ok(())
     }
 
-    /// Adds the texts of one alternative.
+    /// Adds the texts that one alternative allows.
     fn option(&mut self, option: &'v Value, depth: usize) -> Result<(), String> {
         let types = self.root.types(option);
         let followed = keywords::followed(option, self.root)?;
@@ -185,8 +186,7 @@ impl<'v> Texts<'_, 'v> {
         Ok(())
     }
 
-    /// Adds all JSON values of `types`, as far as the reader of calls takes texts for values of
-    /// these.
+    /// Adds all JSON values of `types`, as far as the reader of calls takes texts for such values.
     fn others(&mut self, types: Types) {
         let types = types.without_text().and(self.read);
         self.plain = self.plain.or(types.scalars());
@@ -213,10 +213,10 @@ impl<'v> Texts<'_, 'v> {
         }
     }
 
-    /// Adds listed values, written as the reader of calls takes them.
+    /// Adds listed values, in the form in which the reader of calls takes them.
     ///
     /// # Errors
-    /// Names a value that would end early, or that the reader would take for another one.
+    /// Names a value that contains the closing tag, or that the reader takes for another.
     fn listed(&mut self, values: &[&Value]) -> Result<(), String> {
         let tag = self.tag;
         for value in values {
@@ -244,7 +244,7 @@ impl<'v> Texts<'_, 'v> {
 }
 
 /// # Errors
-/// Says why `schema` is no schema, or allows no value.
+/// States why `schema` is no schema, or allows no value.
 fn check_type(schema: &Value) -> Result<(), String> {
     if *schema == false {
         return Err("a schema that allows nothing is not enforced".to_string());
@@ -256,7 +256,7 @@ fn check_type(schema: &Value) -> Result<(), String> {
     unknown.map_or(Ok(()), Err)
 }
 
-/// Expression of the texts of a schema without alternatives, with those in its `allOf`. A schema
+/// Expression of the texts of a schema without alternatives, including its `allOf`. A schema
 /// without a type has numbers read as texts, so keywords of numbers do not restrict these.
 fn pattern_of<'v>(schema: &'v Value, root: &Root<'v>) -> Result<String, String> {
     let numbers = match root.types(schema).unsaid() {
@@ -331,13 +331,13 @@ fn length(schema: &Value) -> Result<Option<String>, String> {
     Ok(Some(format!("/{texts}/")))
 }
 
-/// Position of an end of a pattern in the text where it is searched.
+/// Position of an end of a pattern in the text that is searched.
 #[derive(Clone, Copy, PartialEq)]
 enum Edge {
     Anywhere,
     /// At the end of the text.
     Anchored,
-    /// Next to the rest of the pattern that it is a part of.
+    /// Next to another part of the whole pattern.
     Inside,
 }
 
@@ -356,8 +356,8 @@ fn whole_match(pattern: &str) -> Option<String> {
     between(pattern, Edge::Anywhere, Edge::Anywhere)
 }
 
-/// Pattern that matches a whole text if `pattern` is found in it. `begin` and `end`: where the ends
-/// of `pattern` may be, so that other text may precede or follow it.
+/// Pattern that matches a whole text if `pattern` is found in it. `begin` and `end`: where the
+/// pattern's ends may lie, so that other text may precede or follow.
 fn between(pattern: &str, begin: Edge, end: Edge) -> Option<String> {
     if !signs(pattern).any(|(_, sign, _)| "^$".contains(sign)) {
         let (before, after) = (begin.anything(), end.anything());
@@ -368,7 +368,7 @@ fn between(pattern: &str, begin: Edge, end: Edge) -> Option<String> {
     Some(parts?.join("|"))
 }
 
-/// `between` for a pattern without alternatives. A group at an end may hold the anchor of that end.
+/// [`between`] for a pattern without alternatives. A group at an end may contain an anchor.
 fn one_between(pattern: &str, begin: Edge, end: Edge) -> Option<String> {
     let signs: Vec<(usize, char, usize)> = signs(pattern).collect();
     let last = signs.last().filter(|(at, ..)| at + 1 == pattern.len());
@@ -403,7 +403,7 @@ fn one_between(pattern: &str, begin: Edge, end: Edge) -> Option<String> {
     }
 }
 
-/// Contents of a group; None for one with flags, a name or a look-around.
+/// Contents of a group; None if it has flags, a name or a look-around.
 fn inner(group: &str) -> Option<&str> {
     let inner = group.strip_prefix('(')?.strip_suffix(')')?;
     match inner.strip_prefix('?') {
@@ -423,7 +423,7 @@ fn alternatives(pattern: &str) -> Vec<&str> {
 }
 
 /// Characters of a pattern that are neither escaped nor in a class: byte offset, character, number
-/// of groups around it.
+/// of groups around the character.
 fn signs(pattern: &str) -> impl Iterator<Item = (usize, char, usize)> {
     let (mut depth, mut escaped, mut class) = (0_usize, false, false);
     pattern.char_indices().filter_map(move |(at, char)| {

@@ -1,12 +1,12 @@
 //! Prompts in harmony, the format of GPT-OSS, which the server writes itself: no template of a
 //! checkpoint is needed.
 //!
-//! Instructions of the client and its tools stand in a message of the developer; the system's is
-//! fixed but for a few variables. Reasoning stays in the prompt only after the last final answer,
-//! as it does while tools are called. No date is written unless a request sets one: a prompt that
-//! changes with the day is found in no cache.
+//! Instructions of the client and its tools are in a message of the developer; the system message
+//! is fixed except for a few variables. The prompt has reasoning only from after the last final
+//! answer, as while tools are called. No date is written unless a request sets one: a prompt that
+//! changes daily defeats the prefix cache.
 //!
-//! Source: openai/harmony, `docs/format.md`; the order of a header's parts is that of its renderer.
+//! Source: openai/harmony, `docs/format.md`; a header's parts have the order of OpenAI's renderer.
 
 mod typescript;
 
@@ -21,7 +21,7 @@ use crate::work;
 
 /// Stand-in for the source of a template.
 pub const SOURCE: &str = "{#- harmony, which the server writes itself -#}";
-/// Variables that a request may set.
+/// Names of variables that a request may set.
 pub const VARIABLES: [&str; 4] = [EFFORT, IDENTITY, CUTOFF, DATE];
 
 const EFFORT: &str = "reasoning_effort";
@@ -34,9 +34,9 @@ const CUTOFF_DEFAULT: &str = "2024-06";
 const CHANNELS: &str = "# Valid channels: analysis, commentary, final. Channel must be included \
     for every message.";
 const CALLS: &str = "\nCalls to these tools must go to the commentary channel: 'functions'.";
-/// Namespace of the tools.
+/// Namespace in which the tools are described.
 const NAMESPACE: &str = "functions";
-/// Name of a tool whose result belongs to no call.
+/// Name of the tool for a result that belongs to no call.
 const NAMELESS: &str = "tool";
 
 #[cfg(test)]
@@ -45,7 +45,7 @@ mod tests;
 /// Renders a conversation.
 ///
 /// # Errors
-/// When it is too large, has a role that the format has not, or is to be given up.
+/// When the conversation is too large, has an unknown role, or the rendering is cancelled.
 pub fn render(conversation: &Conversation) -> Result<String, TemplateError> {
     let mut messages = conversation.messages.as_slice();
     let mut out = String::new();
@@ -76,8 +76,8 @@ pub fn render(conversation: &Conversation) -> Result<String, TemplateError> {
     Ok(out)
 }
 
-/// The beginning of the reply. The model cannot be told not to think, so it has done so where it
-/// is not to.
+/// Start of the reply. A model cannot be told not to think, so without thinking the reply starts
+/// after empty reasoning.
 fn opening(conversation: &Conversation) -> String {
     let author = "<|start|>assistant";
     let (open, close) = REASONING;
@@ -111,7 +111,7 @@ fn text_of<'v>(variables: &'v Map<String, Value>, name: &str) -> Option<&'v str>
     variables.get(name).and_then(Value::as_str)
 }
 
-/// The nearest of the levels that the model has learnt.
+/// The nearest level of effort that the model has learnt.
 fn effort(asked: Option<&str>, thinks: bool) -> &'static str {
     match asked {
         Some("none" | "minimal" | "low") => "low",
@@ -147,17 +147,17 @@ fn calls(message: &Value) -> &[Value] {
     message["tool_calls"].as_array().map_or(&[], Vec::as_slice)
 }
 
-/// Whether it is a final answer of the assistant.
+/// Whether a message is a final answer of the assistant.
 fn is_final(message: &Value) -> bool {
     message["role"] == "assistant" && calls(message).is_empty() && !content(message).is_empty()
 }
 
-/// Messages after the head of the conversation.
+/// State of rendering the messages after instructions.
 struct History<'c> {
     thinks: bool,
-    /// The first message after the last final answer.
+    /// Index of the first message after the last final answer.
     running: usize,
-    /// Names of the functions by the ids of their calls.
+    /// Names of called functions by the ids of the calls.
     calls: HashMap<&'c str, &'c str>,
 }
 
@@ -180,7 +180,7 @@ impl<'c> History<'c> {
         Ok(())
     }
 
-    /// The function that a result is of.
+    /// Name of the function that gave a result.
     fn of(&self, result: &'c Value) -> &'c str {
         let id = result["tool_call_id"].as_str();
         let called = id.and_then(|id| self.calls.get(id).copied());
@@ -188,13 +188,13 @@ impl<'c> History<'c> {
         named.unwrap_or(NAMELESS)
     }
 
-    /// Reasoning, a word beside the calls and the calls, in the order in which models write them.
+    /// Writes reasoning, text and calls of a message in the order in which models write them.
     fn assistant(&mut self, running: bool, one: &'c Value, out: &mut String) {
         let calls = calls(one);
         let reasoning = ["reasoning_content", "thinking"].map(|name| one[name].as_str());
         let mut reasoning = reasoning.into_iter().flatten();
         let reasoning = reasoning.find(|text| !text.is_empty());
-        // Beginning of a reply without thinking.
+        // Empty reasoning, with which a reply without thinking began.
         let none = (!self.thinks && !calls.is_empty()).then_some("");
         if let Some(reasoning) = reasoning.or(none).filter(|_| running) {
             message("assistant<|channel|>analysis", reasoning, out);

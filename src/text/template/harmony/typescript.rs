@@ -1,19 +1,19 @@
 //! Tools as harmony shows them to the model: a namespace of function types in TypeScript.
 //!
-//! What the model has learnt is the output of OpenAI's renderer, its oddities included, so each of
-//! them is kept: keywords beyond these are not shown, and only lines of a function's description
-//! are comments each.
+//! Models have learnt the output of OpenAI's renderer, so all its oddities are kept: keywords that
+//! this module does not read are not shown, and only a function's description is split into one
+//! comment a line.
 
 use std::fmt::Write;
 
 use serde_json::Value;
 
-/// Indentation of an object's members inside another's, and inside an alternative.
+/// Additional indentation of an object's members.
 const MEMBER: &str = "    ";
 const ALTERNATIVE: &str = "   ";
 const UNKNOWN: &str = "any";
 
-/// The namespace `name` of tools in the form of the chat completions API.
+/// Writes the namespace `name` of tools, which are in the form of the chat completions API.
 pub fn namespace(name: &str, tools: &[Value], out: &mut String) {
     let _ = write!(out, "## {name}\n\nnamespace {name} {{\n");
     for tool in tools {
@@ -37,7 +37,7 @@ fn function(function: &Value, out: &mut String) {
     out.push_str(") => any;\n");
 }
 
-/// The type of a schema's values.
+/// Writes the type of a schema's values.
 fn value(schema: &Value, indent: &str, out: &mut String) {
     if let Some(options) = schema["oneOf"].as_array() {
         return alternatives(options, indent, out);
@@ -61,7 +61,7 @@ fn value(schema: &Value, indent: &str, out: &mut String) {
     }
 }
 
-/// Types of a list of names.
+/// Union of the types that a list names.
 fn listed(names: &Value) -> Option<String> {
     let names = names.as_array()?.iter().filter_map(Value::as_str);
     let names = names.map(|name| if name == "integer" { "number" } else { name });
@@ -69,14 +69,14 @@ fn listed(names: &Value) -> Option<String> {
     (!names.is_empty()).then(|| names.join(" | "))
 }
 
-/// The strings that an `enum` allows.
+/// Union of the strings that an `enum` allows.
 fn choice(schema: &Value) -> Option<String> {
     let choices = schema["enum"].as_array()?.iter().filter_map(Value::as_str);
     let choices: Vec<String> = choices.map(|choice| format!("\"{choice}\"")).collect();
     (!choices.is_empty()).then(|| choices.join(" | "))
 }
 
-/// Alternatives that stand alone, each with its comment.
+/// Writes alternatives, each on a line with its comment.
 fn alternatives(options: &[Value], indent: &str, out: &mut String) {
     for option in options {
         let _ = write!(out, "\n{indent} | ");
@@ -89,7 +89,7 @@ fn alternative(option: &Value, indent: &str, out: &mut String) {
     nullable(option, &format!("{indent}{ALTERNATIVE}"), out);
 }
 
-/// The type, with null where the schema allows it by a keyword of its own.
+/// Writes the type, with null if the keyword `nullable` allows it.
 fn nullable(schema: &Value, indent: &str, out: &mut String) {
     let start = out.len();
     value(schema, indent, out);
@@ -98,7 +98,7 @@ fn nullable(schema: &Value, indent: &str, out: &mut String) {
     }
 }
 
-/// Comment after an alternative.
+/// Writes the comment after an alternative.
 fn comment(description: Option<&str>, schema: &Value, out: &mut String) {
     let default = default(schema);
     let parts: Vec<&str> = description.into_iter().chain(default.as_deref()).collect();
@@ -107,7 +107,7 @@ fn comment(description: Option<&str>, schema: &Value, out: &mut String) {
     }
 }
 
-/// The default; a text is quoted unless the schema lists its values.
+/// Text of the default, which is quoted if it is a string, unless the schema lists its values.
 fn default(schema: &Value) -> Option<String> {
     let value = schema.get("default")?;
     let listed = schema["enum"].as_array();
@@ -151,8 +151,8 @@ fn property(key: &str, member: &Value, indent: &str, out: &mut String) {
     out.push('\n');
 }
 
-/// A member of several alternatives, one on each line. A description that is the first
-/// alternative's too stands nowhere, and one of the member replaces that of the first.
+/// A member of several alternatives, one on each line. A description equal to the first
+/// alternative's is not shown, and another one replaces that of the first alternative.
 fn one_of(key: &str, member: &Value, options: &[Value], indent: &str, out: &mut String) {
     title(member, indent, out);
     examples(member, indent, out);

@@ -1,14 +1,14 @@
-//! Headers of messages, as models write them.
+//! Headers of messages, read as models write them.
 //!
 //! In long conversations models break them: they repeat the role or the channel, glue marks to
-//! names or leave out parts. The first known channel and the last recipient count and the rest is
-//! ignored: no header fails a reply.
+//! names or leave out parts. The first known channel and the last recipient count, other parts are
+//! ignored: no header makes a reply fail.
 
 use super::{FUNCTIONS, Mark, TO};
 
-/// Recipients that are not tools.
+/// Recipients that are no tools.
 const NOBODY: [&str; 3] = ["all", "assistant", "user"];
-/// Authors whose messages are not answers.
+/// Authors whose messages are no answers of the model.
 const OTHERS: [&str; 4] = ["developer", "system", "tool", "user"];
 /// Author of a reply.
 const ASSISTANT: &str = "assistant";
@@ -26,19 +26,19 @@ const CHANNELS: [(&str, Channel); 3] = [
     ("final", Channel::Final),
 ];
 
-/// Contents of a header.
+/// Parts of a header.
 #[derive(Debug, Default, PartialEq)]
 pub struct Header<'h> {
     pub channel: Option<Channel>,
     pub recipient: Option<&'h str>,
-    /// The author is not the assistant.
+    /// Whether the author is another than the assistant.
     pub foreign: bool,
-    /// Text that belongs to none of these: of a message without the mark after its header.
+    /// Text that is no part of a header: that of a message whose mark after the header is missing.
     pub rest: &'h str,
 }
 
 impl<'h> Header<'h> {
-    /// Reads what stands between `<|start|>` and `<|message|>`, marks as their texts.
+    /// Reads the text between `<|start|>` and `<|message|>`, in which marks are texts.
     pub fn read(text: &'h str) -> Header<'h> {
         let recipient = recipient(text);
         let first = word(text.trim_start());
@@ -52,7 +52,7 @@ impl<'h> Header<'h> {
     }
 }
 
-/// The first channel that is known, and where the text goes on.
+/// The first known channel, and the byte at which the text goes on.
 fn channel(text: &str) -> Option<(Channel, usize)> {
     let mark = Mark::Channel.text();
     text.match_indices(mark).find_map(|(at, _)| {
@@ -62,20 +62,20 @@ fn channel(text: &str) -> Option<(Channel, usize)> {
     })
 }
 
-/// The last recipient; a function is one without the sign before it too.
+/// The last recipient after `to=`; else a function's name without `to=`.
 fn recipient(text: &str) -> Option<&str> {
     let named = text.rfind(TO).map(|at| word(&text[at + TO.len()..]));
     let bare = || text.find(FUNCTIONS).map(|at| word(&text[at..]));
     named.or_else(bare).filter(|name| !name.is_empty())
 }
 
-/// Up to a blank or a mark.
+/// Start of a text up to a blank or a mark.
 fn word(text: &str) -> &str {
     let ends = |char: char| char.is_whitespace() || char == '<';
     text.split(ends).next().unwrap_or_default()
 }
 
-/// After the role or the channel.
+/// Text after the channel, or else after the role.
 fn rest(text: &str) -> &str {
     let text = match channel(text) {
         Some((_, end)) => &text[end..],

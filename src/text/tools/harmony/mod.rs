@@ -1,12 +1,12 @@
-//! The form of GPT-OSS, harmony: a reply is messages, each with a header that says what it is.
+//! Harmony, the form of GPT-OSS: a reply consists of messages, each with a header.
 //!
 //! ```text
 //! <|channel|>analysis<|message|>TEXT<|end|>
 //! <|start|>assistant<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{JSON}
 //! ```
 //!
-//! The marks are control tokens: [`reader`] gets them apart from the text, so that a text may
-//! mention them. [`header`] reads headers as models write them, broken ones too.
+//! The marks are control tokens: [`reader`] gets marks separately from text, so that text may
+//! mention marks. [`header`] reads headers, broken ones too.
 //!
 //! Source: openai/harmony, `docs/format.md`.
 
@@ -20,14 +20,14 @@ use super::markup::named;
 use super::{End, Opening, Sink, Step, Syntax};
 use crate::tokenizer::Tokenizer;
 
-/// Around a message of reasoning, from after its author on.
+/// Texts around reasoning: the header after its author, and the end.
 pub const REASONING: (&str, &str) = ("<|channel|>analysis<|message|>", "<|end|>");
-/// Before the name of a function, as the recipient of a message.
+/// Prefix of a function's name as the recipient of a message.
 pub const FUNCTIONS: &str = "functions.";
-/// Before a recipient.
+/// Text before a recipient.
 pub const TO: &str = "to=";
 
-/// A control token of the form.
+/// A control token of harmony.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
     Start,
@@ -62,21 +62,22 @@ impl Mark {
         }
     }
 
-    /// Whether it ends a message.
+    /// Whether the mark ends a message.
     pub fn ends(self) -> bool {
         matches!(self, Mark::End | Mark::Return | Mark::Call)
     }
 }
 
-/// Header of an answer after another message, and that of one in JSON.
+/// Header of an answer that follows another message.
 const ANSWER: &str = "<|start|>assistant<|channel|>final<|message|>";
+/// Header of an answer in JSON that follows another message.
 const JSON_ANSWER: &str = "<|start|>assistant<|channel|>final <|constrain|>json<|message|>";
 
 /// Ids of harmony's marks in a tokenizer, and the tokens of headers of answers.
 #[derive(Clone, Debug)]
 pub struct Marks {
     ids: [TokenId; Mark::ALL.len()],
-    /// Headers of answers.
+    /// Tokens of [`ANSWER`].
     answer: Vec<TokenId>,
     json_answer: Vec<TokenId>,
 }
@@ -99,7 +100,7 @@ impl Marks {
         })
     }
 
-    /// The header of an answer after another message.
+    /// Tokens of the header of an answer that follows another message.
     pub fn answer(&self, is_json: bool) -> &[TokenId] {
         match is_json {
             true => &self.json_answer,
@@ -107,19 +108,19 @@ impl Marks {
         }
     }
 
-    /// The mark that a token is.
+    /// The mark with the id `id`, if it is one.
     pub fn find(&self, id: TokenId) -> Option<Mark> {
         let at = self.ids.iter().position(|known| *known == id)?;
         Some(Mark::ALL[at])
     }
 
-    /// The token of a mark.
+    /// Id of a mark.
     pub fn id(&self, mark: Mark) -> TokenId {
         self.ids[mark as usize]
     }
 }
 
-/// The reader of one call.
+/// Reader of the body of one call.
 #[derive(Debug, Default)]
 pub struct Harmony {
     arguments: Arguments,
@@ -129,12 +130,12 @@ pub struct Harmony {
 
 impl Syntax for Harmony {
     const OPEN: &'static str = TO;
-    /// Never asked: only a header opens calls.
+    /// Empty, since only a header opens calls.
     const FORBIDDEN: &'static str = "";
     const END: &'static str = "}";
     const MARKS: &'static [&'static str] = &[];
 
-    /// Reads the name, and the rest of the header.
+    /// Reads the name of the function, and the rest of the header.
     fn open(&mut self, text: &str, sink: &mut Sink<'_>) -> Opening {
         match named(text, "", Mark::Message.text()) {
             Ok((name, length)) => {

@@ -1,8 +1,8 @@
 //! Parser of an output in harmony: text and marks in, deltas out.
 //!
-//! Messages of the channel `analysis` are reasoning, those to a function of the request are calls,
-//! the others are content. Messages to other tools, such as those of the model's training, and
-//! messages under another author are reasoning.
+//! Messages of the channel `analysis` are reasoning, messages to a function of the request are
+//! calls, others are content. Messages to other tools, such as those of the model's training, and
+//! messages of another author are reasoning.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::{FUNCTIONS, Harmony, Mark};
 use crate::reply::{Delta, Section, append};
 use crate::tools::{Counts, End, Opening, Sink, Step, Syntax, ToolSchemas, is_name};
 
-/// Longest header; a longer one is taken for a message without a header.
+/// Bytes of the longest header; longer text is read as a message without a header.
 const HEADER_BYTES_MAX: usize = 512;
 /// Separator of messages that are joined to one text.
 const BETWEEN: &str = "\n\n";
@@ -45,16 +45,16 @@ impl Begin {
     }
 }
 
-/// State of the join of several messages to one text.
+/// State of joining several messages to one text.
 #[derive(Debug, Default)]
 struct JoinedText {
     begun: bool,
-    /// The next text begins another message.
+    /// Whether the next text begins another message.
     parted: bool,
 }
 
 impl JoinedText {
-    /// Takes the next text; returns the separator before it.
+    /// Separator before the next text.
     fn next(&mut self, text: &str) -> &'static str {
         if text.is_empty() {
             return "";
@@ -65,13 +65,13 @@ impl JoinedText {
     }
 }
 
-/// Follows one reply.
+/// Parser of one output in harmony.
 #[derive(Debug)]
 pub struct HarmonyReader {
     region: Region,
-    /// The header so far, or unread text of a call.
+    /// The header so far, or text of a call that is not read yet.
     pending: String,
-    /// None where calls are not wanted.
+    /// Schemas of the tools; None if calls are not wanted.
     schemas: Option<Arc<ToolSchemas>>,
     syntax: Harmony,
     counts: Counts,
@@ -81,7 +81,7 @@ pub struct HarmonyReader {
 }
 
 impl HarmonyReader {
-    /// `one_call`: text after the first complete call is dropped.
+    /// Parser of an output; `one_call`: text after the first complete call is dropped.
     pub fn new(begin: Begin, schemas: Option<Arc<ToolSchemas>>, one_call: bool) -> HarmonyReader {
         HarmonyReader {
             region: match begin {
@@ -114,7 +114,7 @@ impl HarmonyReader {
         self.counts.completed >= self.calls_max
     }
 
-    /// Takes more text; appends to `out` the deltas that it completes.
+    /// Reads more text; appends to `out` the deltas that it completes.
     pub fn push(&mut self, text: &str, out: &mut Vec<Delta>) {
         if self.has_enough() {
             self.region = Region::Dropped;
@@ -128,7 +128,7 @@ impl HarmonyReader {
         }
     }
 
-    /// Takes a control token; appends to `out` the deltas that it completes.
+    /// Reads a control token; appends to `out` the deltas that it completes.
     pub fn mark(&mut self, mark: Mark, out: &mut Vec<Delta>) {
         if self.has_enough() {
             return;
@@ -137,7 +137,7 @@ impl HarmonyReader {
             (Region::Header, Mark::Message) => self.open(out),
             (Region::Header, Mark::Channel | Mark::Constrain) => self.head_mark(mark, out),
             (_, Mark::Message | Mark::Constrain) => {}
-            // A message whose end is missing ends where the next one begins.
+            // A message without an end mark ends where the next one begins.
             (_, Mark::Channel) => {
                 self.end(End::Itself, out);
                 self.head_mark(mark, out);
@@ -148,7 +148,7 @@ impl HarmonyReader {
         }
     }
 
-    /// Flushes pending text to `out`. `cut`: the model would have gone on.
+    /// Flushes pending text to `out`. `cut`: the output ended at its length, not by itself.
     pub fn finish(&mut self, cut: bool, out: &mut Vec<Delta>) {
         self.end(if cut { End::Cut } else { End::Itself }, out);
     }
@@ -171,7 +171,7 @@ impl HarmonyReader {
         self.pending.push_str(mark.text());
     }
 
-    /// Begins the message after its header.
+    /// Begins a message after its header.
     fn open(&mut self, out: &mut Vec<Delta>) {
         let pending = std::mem::take(&mut self.pending);
         let header = Header::read(&pending);
@@ -238,7 +238,7 @@ impl HarmonyReader {
         append(out, Delta::Content(format!("{before}{text}")));
     }
 
-    /// Passes on text that was taken for a header as a message without one.
+    /// Passes on text that was read as a header, as a message without a header.
     fn say_rest(&mut self, out: &mut Vec<Delta>) {
         let pending = std::mem::take(&mut self.pending);
         self.content.parted = true;
@@ -246,7 +246,7 @@ impl HarmonyReader {
         self.say(Header::read(&pending).rest, out);
     }
 
-    /// Ends the message.
+    /// Ends the current message in its region, and expects a header next.
     fn end(&mut self, end: End, out: &mut Vec<Delta>) {
         match self.region {
             Region::Header => self.end_header(end, out),
@@ -257,7 +257,7 @@ impl HarmonyReader {
         self.region = Region::Header;
     }
 
-    /// Ends a message inside its header: refusals leave out the mark after it.
+    /// Ends a message inside its header, since refusals leave out the mark after the header.
     fn end_header(&mut self, end: End, out: &mut Vec<Delta>) {
         let begun = self.pending.contains(Mark::Channel.text());
         let header = Header::read(&self.pending);
@@ -268,7 +268,7 @@ impl HarmonyReader {
     }
 }
 
-/// Whether a recipient is a function: by its prefix, else by the functions of the request.
+/// Whether a recipient is a function, by its prefix, or else by the request's functions.
 fn is_call(recipient: &str, schemas: &ToolSchemas) -> bool {
     match recipient.strip_prefix(FUNCTIONS) {
         Some(name) => is_name(name),
