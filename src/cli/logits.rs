@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use argh::{ArgsInfo, FromArgs};
 
-use super::carry::transfer::unwritable;
+use super::transfer::copy::unwritable;
 use super::{Exit, Failure};
 use crate::start::boot;
 use crate::start::boot::Files;

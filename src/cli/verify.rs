@@ -16,7 +16,7 @@ use model::weights::{self, FileDigest, Packed, Progress, Verdict, WeightsError, 
 use step::executor::TokenId;
 use text::chat::ChatModel;
 
-use super::carry::transfer::unwritable;
+use super::transfer::copy::unwritable;
 use super::{Exit, Failure};
 use crate::start::boot::{self, Drafting, Files};
 use crate::start::check::{Checks, tell_drawn};

@@ -12,11 +12,11 @@ use std::path::{Path, PathBuf};
 
 use argh::{ArgsInfo, FromArgs};
 
+use super::copy::{self, Copy, Piece, unwritable};
 use super::import::{self, Weights, of_bundle};
 use super::record::{self, Record, record_path};
 use super::stage::{self, Stage};
 use super::sums::Sums;
-use super::transfer::{self, Copy, Piece, unwritable};
 use crate::cli::{Exit, Failure};
 use crate::start::boot;
 use crate::start::files::needs_weights;
@@ -198,7 +198,7 @@ pub fn run(options: &Install) -> Result<(), Failure> {
 
 /// Program and weights of a bundle, opened, as its list of digests states them.
 fn chosen(bundle: &Path, key: Option<&Path>) -> Result<(Piece, Weights), Failure> {
-    let opened = Dir::open(bundle).map_err(|why| transfer::unreadable(bundle, &why))?;
+    let opened = Dir::open(bundle).map_err(|why| copy::unreadable(bundle, &why))?;
     let sums = Sums::read(&opened, key)?;
     let refused = |problem: String| {
         let message = format!("{}: {problem}", bundle.display());
@@ -307,10 +307,10 @@ fn stage_program(root: &Root, program: &Piece) -> Result<Output, Failure> {
         to: binary(),
         mode: MODE_PROGRAM,
     };
-    transfer::enough(output.folder(), copy.bytes())?;
+    copy::enough(output.folder(), copy.bytes())?;
     let file = output.file().try_clone();
     let mut file: File = file.map_err(|why| unwritable(&shown, &why))?;
-    transfer::into_file(&copy, &mut file, &shown)?;
+    copy::into_file(&copy, &mut file, &shown)?;
     Ok(output)
 }
 

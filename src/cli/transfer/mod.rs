@@ -6,12 +6,12 @@
 //! file and may be signed.
 
 pub mod bundle;
+pub mod copy;
 pub mod import;
 pub mod install;
 mod record;
 mod stage;
 pub mod sums;
-pub mod transfer;
 
 /// The list of digests, in the format of `sha256sum`.
 pub const SUMS: &str = "SHA256SUMS";
