@@ -181,13 +181,12 @@ struct Stream {
   static constexpr int kAtOnce = Shape::kWarps * kOwnSegments / kSegments;
   // Groups of a segment; groups and whole segments that a slot has space for.
   static constexpr int kGroups = kK / kSegments / W::kGroup;
-  static constexpr int kCapacity = Shape::kPieceBytes / W::kGroupBytes;
-  static constexpr int kFit =
-      kCapacity / kGroups < kOwnSegments ? kCapacity / kGroups : kOwnSegments;
+  static constexpr int kSpace = Shape::kPieceBytes / W::kGroupBytes;
+  static constexpr int kFit = kSpace / kGroups < kOwnSegments ? kSpace / kGroups : kOwnSegments;
   // Segments of a piece: one or a part of one, or several where sums are no chains.
   static constexpr int kPieceSegments = W::kBlockFactors || kFit < 2 ? 1 : kFit;
   static constexpr int kPieceGroups =
-      kCapacity < kPieceSegments * kGroups ? kCapacity : kPieceSegments * kGroups;
+      kSpace < kPieceSegments * kGroups ? kSpace : kPieceSegments * kGroups;
   static constexpr int kPieceColumns = kPieceGroups * W::kGroup;
   // Pieces of the segments that a piece may span, and of all that a warp has of a panel.
   static constexpr int kPieces = (kPieceSegments * kGroups + kPieceGroups - 1) / kPieceGroups;
