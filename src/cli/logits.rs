@@ -71,7 +71,7 @@ pub fn run(options: &Logits) -> Result<(), Failure> {
         .and_then(|files| files.open_layers(options.layers, progress))
         .map_err(|error| boot::start_failure(&error))?
         .without_prediction();
-    boot::tell_doubts(&checkpoint);
+    boot::log_doubts(&checkpoint);
     let internal = |error| Failure::new(Exit::Internal, error);
     let device = backend::open().map_err(|error| boot::start_failure(&error))?;
     let mut runner =

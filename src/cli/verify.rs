@@ -19,7 +19,7 @@ use text::chat::ChatModel;
 use super::transfer::copy::unwritable;
 use super::{Exit, Failure};
 use crate::start::boot::{self, Drafting, Files};
-use crate::start::check::{Checks, tell_drawn};
+use crate::start::check::{Checks, log_drawn};
 use crate::start::meter::Meter;
 
 /// check the weights against the manifest in this binary
@@ -225,7 +225,7 @@ fn model(
     progress: &Arc<Progress>,
     checks: Checks,
 ) -> Result<Runner<Backend>, Failure> {
-    tell_drawn(files);
+    log_drawn(files);
     let runner = boot::runner(files, progress, Drafting::No, || Ok(checks));
     let runner = runner.map_err(|cause| boot::start_failure(cause.as_ref()))?;
     boot::print("ok   the model, as every start checks it\n")?;

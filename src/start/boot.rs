@@ -194,7 +194,7 @@ pub fn runner(
         Drafting::No => checkpoint.without_prediction(),
     };
     let meter = Meter::start(progress);
-    tell_doubts(&checkpoint);
+    log_doubts(&checkpoint);
     if checkpoint.lacks_prediction() && drafting == Drafting::Yes {
         log::line(LACKS_PREDICTION);
     }
@@ -256,7 +256,7 @@ fn guard(mapping: Weak<Mapping>) {
 }
 
 /// Warns of weights that are read the slower way, and of unknown fields of their configuration.
-pub fn tell_doubts(checkpoint: &Checkpoint) {
+pub fn log_doubts(checkpoint: &Checkpoint) {
     let unknown = checkpoint.unknown_maths();
     if !unknown.is_empty() {
         log::line(format_args!(
@@ -307,7 +307,7 @@ pub fn start(
 ) -> Started {
     let setup = setup.into();
     let limits = setup.limits;
-    check::tell_drawn(files);
+    check::log_drawn(files);
     let (give, given) = mpsc::channel();
     let (of_text, golden) = (files.clone(), golden.map(Path::to_path_buf));
     let (sender, chat) = oneshot::channel();

@@ -103,7 +103,7 @@ fn read(path: &Path) -> Result<String, Failure> {
 }
 
 /// Warns that the weights are drawn.
-pub fn tell_drawn(files: &Files) {
+pub fn log_drawn(files: &Files) {
     if files.are_drawn() {
         log::line(format_args!(
             "THE WEIGHTS {files} ARE DRAWN AT RANDOM, by `{} synth`: every answer is noise, good \
