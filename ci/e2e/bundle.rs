@@ -30,7 +30,7 @@ pub fn shell(folder: &str, line: &str) -> (i32, String) {
 
 /// Installs for `root` as the README of the bundle says, with a key where `begins` is minisign's.
 fn install(bundle: &str, root: &str, begins: &str) -> (i32, String) {
-    let readme = include_str!("../../src/cli/carry/bundle.txt");
+    let readme = include_str!("../../src/cli/transfer/bundle.txt");
     let mut lines = readme.lines().map(str::trim_start);
     let line = lines.find(|line| line.starts_with(begins)).unwrap();
     let line = line.replace("KEY.pub", "../KEY.pub");

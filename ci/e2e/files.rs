@@ -46,7 +46,7 @@ fn bundle(folder: &Folder, name: &str, weights: &Path, text: &str) -> String {
     let program = format!("{folder}/{NAME}");
     fs::write(&program, format!("#!/bin/sh\necho {text}\n")).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
-    let script = include_str!("../../src/cli/carry/install.sh").replace("@NAME@", NAME);
+    let script = include_str!("../../src/cli/transfer/install.sh").replace("@NAME@", NAME);
     fs::write(format!("{folder}/install.sh"), script).unwrap();
     sums(&folder);
     folder

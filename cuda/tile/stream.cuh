@@ -182,14 +182,13 @@ struct Stream {
   // Groups of columns of a segment.
   static constexpr int kGroups = kK / kSegments / W::kGroup;
   // Groups of columns that a slot holds.
-  static constexpr int kCapacity = Shape::kPieceBytes / W::kGroupBytes;
+  static constexpr int kSpace = Shape::kPieceBytes / W::kGroupBytes;
   // Whole segments that a slot holds.
-  static constexpr int kFit =
-      kCapacity / kGroups < kOwnSegments ? kCapacity / kGroups : kOwnSegments;
+  static constexpr int kFit = kSpace / kGroups < kOwnSegments ? kSpace / kGroups : kOwnSegments;
   // Segments of a piece: one or a part of one, or several where sums are no chains.
   static constexpr int kPieceSegments = W::kBlockFactors || kFit < 2 ? 1 : kFit;
   static constexpr int kPieceGroups =
-      kCapacity < kPieceSegments * kGroups ? kCapacity : kPieceSegments * kGroups;
+      kSpace < kPieceSegments * kGroups ? kSpace : kPieceSegments * kGroups;
   static constexpr int kPieceColumns = kPieceGroups * W::kGroup;
   // Pieces of `kPieceSegments` segments.
   static constexpr int kPieces = (kPieceSegments * kGroups + kPieceGroups - 1) / kPieceGroups;

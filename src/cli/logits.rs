@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use argh::{ArgsInfo, FromArgs};
 
-use super::carry::transfer::unwritable;
+use super::transfer::copy::unwritable;
 use super::{Exit, Failure};
 use crate::start::boot;
 use crate::start::boot::Files;
@@ -69,7 +69,7 @@ pub fn run(options: &Logits) -> Result<(), Failure> {
     let meter = Meter::start(&progress);
     let checkpoint = Files::at(&options.weights)?.open_layers(options.layers, progress)?;
     let checkpoint = checkpoint.without_prediction();
-    boot::tell_doubts(&checkpoint);
+    boot::log_doubts(&checkpoint);
     let internal = |error| Exit::Internal.failure(error);
     let mut runner = boot::load(backend::open()?, &checkpoint)?;
     drop(meter);

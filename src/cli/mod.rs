@@ -3,7 +3,6 @@
 pub mod about;
 pub mod ask;
 pub mod batch;
-pub mod carry;
 pub mod config;
 pub mod connect;
 pub mod doctor;
@@ -19,6 +18,7 @@ pub mod selftest;
 pub mod serve;
 mod size;
 pub mod synth;
+pub mod transfer;
 pub mod usage;
 pub mod verify;
 pub mod warm;
@@ -68,11 +68,11 @@ pub enum Verb {
     Doctor(doctor::Doctor),
     Connect(connect::Connect),
     Try(ask::Try),
-    Import(carry::import::Import),
+    Import(transfer::import::Import),
     Pack(pack::Pack),
-    Bundle(carry::bundle::Bundle),
-    Install(carry::install::Install),
-    Uninstall(carry::install::Uninstall),
+    Bundle(transfer::bundle::Bundle),
+    Install(transfer::install::Install),
+    Uninstall(transfer::install::Uninstall),
     Selftest(selftest::Selftest),
     Synth(synth::Synth),
     Logits(logits::Logits),

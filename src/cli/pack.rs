@@ -8,7 +8,7 @@ use std::thread;
 
 use argh::{ArgsInfo, FromArgs};
 
-use super::carry::transfer::{enough, unwritable};
+use super::transfer::copy::{enough, unwritable};
 use super::{Exit, Failure};
 use crate::start::boot::{self, Files};
 use crate::start::meter::Meter;

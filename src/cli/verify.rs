@@ -16,10 +16,10 @@ use model::weights::{self, FileDigest, Packed, Progress, Verdict, Witness};
 use step::executor::TokenId;
 use text::chat::ChatModel;
 
-use super::carry::transfer::unwritable;
+use super::transfer::copy::unwritable;
 use super::{Exit, Failure};
 use crate::start::boot::{self, Drafting, Files};
-use crate::start::check::{Checks, tell_drawn};
+use crate::start::check::{Checks, log_drawn};
 use crate::start::meter::Meter;
 
 /// check the weights against the manifest in this binary
@@ -221,7 +221,7 @@ fn model(
     progress: &Arc<Progress>,
     checks: Checks,
 ) -> Result<Runner<Backend>, Failure> {
-    tell_drawn(files);
+    log_drawn(files);
     let runner = boot::runner(files, progress, Drafting::No, || Ok(checks));
     let runner = runner?;
     boot::print("ok   the model, as every start checks it\n")?;

@@ -190,7 +190,7 @@ pub fn runner(
         Drafting::No => checkpoint.without_prediction(),
     };
     let meter = Meter::start(progress);
-    tell_doubts(&checkpoint);
+    log_doubts(&checkpoint);
     if checkpoint.lacks_prediction() && drafting == Drafting::Yes {
         log::line(LACKS_PREDICTION);
     }
@@ -254,7 +254,7 @@ fn guard(mapping: Weak<Mapping>) {
 
 /// Warns about weights that are read the slower way, and about unknown fields of their
 /// configuration.
-pub fn tell_doubts(checkpoint: &Checkpoint) {
+pub fn log_doubts(checkpoint: &Checkpoint) {
     let unknown = checkpoint.unknown_maths();
     if !unknown.is_empty() {
         log::line(format_args!(
@@ -305,7 +305,7 @@ pub fn start(
 ) -> Started {
     let setup = setup.into();
     let limits = setup.limits;
-    check::tell_drawn(files);
+    check::log_drawn(files);
     let (give, given) = mpsc::channel();
     let (of_text, golden) = (files.clone(), golden.map(Path::to_path_buf));
     let (sender, chat) = oneshot::channel();

@@ -104,7 +104,7 @@ fn read(path: &Path) -> Result<String, Failure> {
 }
 
 /// Warns if the weights are random.
-pub fn tell_drawn(files: &Files) {
+pub fn log_drawn(files: &Files) {
     if files.are_drawn() {
         log::line(format_args!(
             "THE WEIGHTS {files} ARE DRAWN AT RANDOM, by `{} synth`: every answer is noise, good \

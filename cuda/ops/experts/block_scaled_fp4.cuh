@@ -41,7 +41,7 @@ static __global__ __launch_bounds__(kRoundThreads) void round_inner(Params param
   ptx::griddepcontrol_launch_dependents();
   ptx::griddepcontrol_wait();
   const int sorted = blockIdx.x * kRoundWarps + threadIdx.x / tile::kWarpLanes;
-  if (sorted >= params.plan->sorted || params.plan->assignment_of[sorted] == kNoAssignment) return;
+  if (sorted >= params.plan->sorted || params.plan->assignment_of[sorted] == kPadding) return;
   const size_t at = static_cast<size_t>(sorted) * Experts::kIntermediate;
   operands.inner().put(sorted, params.act + at);
 }

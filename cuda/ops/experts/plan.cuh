@@ -34,8 +34,8 @@ inline constexpr int kSortedMax =
     (sorted_rows(kRowsMax) + kSortedGroup - 1) / kSortedGroup * kSortedGroup;
 inline constexpr int kPlanThreads = 1024;
 inline constexpr int kSumThreads = 256;
-// Entry of `turn_of` for a place of padding.
-inline constexpr unsigned kNoAssignment = ~0u;
+// Entry of a sorted row that is padding.
+inline constexpr unsigned kPadding = ~0u;
 
 static_assert(kExperts <= kPlanThreads, "a thread counts an expert");
 static_assert(Experts::kShared == 0 ||
@@ -168,9 +168,7 @@ __global__ __cluster_dims__(kBlocks) __launch_bounds__(kPlanThreads) void plan(P
       const unsigned rows = min(mine - done, static_cast<unsigned>(tile_rows));
       plan.tile[tile++] = make_uint4(thread, start + done, rows, 0);
     }
-    for (unsigned at = start + mine; at < start + padded; ++at) {
-      plan.assignment_of[at] = kNoAssignment;
-    }
+    for (unsigned at = start + mine; at < start + padded; ++at) plan.assignment_of[at] = kPadding;
     if (thread == kExperts - 1) {
       plan.tiles = tile;
       plan.sorted = start + padded;

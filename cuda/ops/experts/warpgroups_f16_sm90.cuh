@@ -96,7 +96,7 @@ __global__ __launch_bounds__(tile::kRoundThreads) void gather(Params params, con
   const tile::Operands<kStorage> to{operands, count / tile::kOperandRows};
   tile::round_rows(to, kWidth, [&](int sorted) -> const f16* {
     const unsigned assignment = plan.assignment_of[sorted];
-    if (assignment == kNoAssignment) return nullptr;  // padding, whose operands do not matter
+    if (assignment == kPadding) return nullptr;  // padding, whose operands do not matter
     return rows + static_cast<size_t>(assignment / kAssigned) * kWidth;
   });
 }

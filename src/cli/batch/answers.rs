@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::requests::{Bad, Key};
-use crate::cli::carry::transfer::unwritable;
+use crate::cli::transfer::copy::unwritable;
 use crate::cli::{Exit, Failure};
 use host::log;
 use host::operator_file;

@@ -253,11 +253,10 @@ fn experts<E: shapes::Experts>(
     assert_eq!((to.rows, to.width), (x.rows, E::WIDTH));
     s.group(x, routing);
     experts.round(&mut s.x, E::WIDTH);
-    let sorted_rows = routing.experts.len();
-    s.gate_up
-        .resize(sorted_rows * E::INPUTS * E::INTERMEDIATE, 0.0);
-    s.act.resize(sorted_rows * E::INTERMEDIATE, 0.0);
-    s.y.resize(sorted_rows * E::WIDTH, 0.0);
+    let sorted = routing.experts.len();
+    s.gate_up.resize(sorted * E::INPUTS * E::INTERMEDIATE, 0.0);
+    s.act.resize(sorted * E::INTERMEDIATE, 0.0);
+    s.y.resize(sorted * E::WIDTH, 0.0);
     products(
         pool,
         &mut s.tasks,

@@ -62,12 +62,11 @@ impl Clock for DeviceClock {
 
     fn read_bytes(&mut self, bytes: u64) -> Result<(), DeviceError> {
         let lines = usize::try_from(bytes).expect("64 bits").div_ceil(LINE);
-        let (from, in_buffer, first) = (self.lines.as_ptr(), count(LINES), count(self.next));
+        let (from, all, first) = (self.lines.as_ptr(), count(LINES), count(self.next));
         let lines_read = count(lines);
-        // SAFETY: the buffer has `in_buffer` lines; the launcher checks the rest.
-        let code = unsafe {
-            ops::atlas_read_bytes(from, in_buffer, first, lines_read, self.stream.launcher())
-        };
+        // SAFETY: the buffer has `all` lines; the launcher checks the rest.
+        let code =
+            unsafe { ops::atlas_read_bytes(from, all, first, lines_read, self.stream.launcher()) };
         self.next = (self.next + lines).next_multiple_of(PIECE) % LINES;
         launched("read_bytes", code).map_err(refused)
     }

@@ -77,9 +77,8 @@ impl Delta<Recurrent> for Cuda {
 
     fn state_at(&self, region: PoolRegion<Pieces>) -> LayerStates {
         // Kernels copy vectors of 16 bytes.
-        assert!(
-            region.at % 16 == 0 && region.stride::<u8>() % 16 == 0 && Recurrent::STATE % 4 == 0
-        );
+        let (at, stride) = (region.at, region.stride::<u8>());
+        assert!(at % 16 == 0 && stride % 16 == 0 && Recurrent::STATE % 4 == 0);
         LayerStates { region }
     }
 

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use ffi::{CudaError, Device, DeviceBuf, Event, PinnedBuf, Stream, launched, ops};
 
 use super::jobs::{Destination, JOB_ROWS, Job, Wanted};
-use super::packed::PackedPart;
+use super::packed::Extent;
 use super::{RECORDS, WIDEST, count, least, memory, most, refused, route};
 use crate::weights::{WeightsError, pipeline};
 use step::executor::DeviceError;
@@ -27,9 +27,9 @@ pub const RECORDS_MIN: usize = 2 * most(FEWEST_BYTES, WANTED_BYTES);
 /// Bytes of a slot: limited by the records on the device, which hold at least two.
 const SLOT_BYTES: usize = most(FEWEST_BYTES, least(WANTED_BYTES, RECORDS));
 /// Number of slots that the records on the device hold.
-const RECORD_SLOTS: usize = RECORDS / SLOT_BYTES;
+const RECORDED: usize = RECORDS / SLOT_BYTES;
 const _: () = assert!(
-    RECORD_SLOTS > 0 && SLOT_BYTES.is_multiple_of(16),
+    RECORDED > 0 && SLOT_BYTES.is_multiple_of(16),
     "copies of slots lie in the records, aligned"
 );
 
@@ -74,9 +74,7 @@ impl Loader {
         Ok(Loader {
             copies: Stream::open(device).map_err(refused)?,
             slots: (0..SLOTS).map(slot).collect::<Result<_, _>>()?,
-            packed: (0..RECORD_SLOTS)
-                .map(|_| event())
-                .collect::<Result<_, _>>()?,
+            packed: (0..RECORDED).map(|_| event()).collect::<Result<_, _>>()?,
             under_way: VecDeque::new(),
         })
     }
@@ -95,7 +93,7 @@ impl Loader {
     ) -> Result<(), WeightsError> {
         let packed = matrices
             .iter()
-            .map(|wanted| PackedPart::all(wanted, SLOT_BYTES));
+            .map(|wanted| Extent::all(wanted, SLOT_BYTES));
         let packed: Vec<_> = packed.collect::<Result<_, _>>()?;
         // A checkpoint has either all of these matrices packed, or none.
         let packed: Vec<_> = packed.into_iter().flatten().flatten().collect();
@@ -117,7 +115,7 @@ impl Loader {
         for event in packed {
             event.record(stream).map_err(failed)?;
         }
-        let mut indices = (0..RECORD_SLOTS).cycle();
+        let mut indices = (0..RECORDED).cycle();
         let mut under_way = VecDeque::new();
         let loaded = pipeline::run(jobs.len(), slots, READERS, fill, |job, slot| {
             let (wanted, job) = &jobs[job];
@@ -150,7 +148,7 @@ impl Loader {
     /// Reads packed parts, and queues the copies into `buffers`.
     fn copy(
         &mut self,
-        parts: &[PackedPart<'_>],
+        parts: &[Extent<'_>],
         buffers: &mut [&mut DeviceBuf<u8>],
     ) -> Result<(), WeightsError> {
         let (events, slots) = split(&mut self.slots);

@@ -32,22 +32,19 @@ pub fn pack(
 }
 
 /// Some bytes of a packed matrix, read at once.
-pub struct PackedPart<'a> {
+pub struct Extent<'a> {
     stack: PackedStack<'a>,
     bytes: Range<usize>,
     /// Index of the destination among the call's buffers, and offset in that buffer in bytes.
     pub to: (usize, usize),
 }
 
-impl<'a> PackedPart<'a> {
-    /// Parts of at most `most` bytes that cover the matrix; None if the matrix is not packed.
+impl<'a> Extent<'a> {
+    /// Extents of at most `most` bytes that cover the matrix; None if the matrix is not packed.
     ///
     /// # Errors
     /// `Packed` if the file has the matrix in another layout.
-    pub fn all(
-        wanted: &Wanted<'a>,
-        most: usize,
-    ) -> Result<Option<Vec<PackedPart<'a>>>, WeightsError> {
+    pub fn all(wanted: &Wanted<'a>, most: usize) -> Result<Option<Vec<Extent<'a>>>, WeightsError> {
         let Some(stack) = MatrixSource::packed(&wanted.parts)? else {
             return Ok(None);
         };
@@ -55,7 +52,7 @@ impl<'a> PackedPart<'a> {
         if (stack.storage(), stack.bytes()) != (wanted.storage.word().as_str(), bytes) {
             return Err(stack.unknown());
         }
-        let part = |start| PackedPart {
+        let part = |start| Extent {
             stack,
             bytes: start..bytes.min(start + most),
             to: (buffer, first + start),
@@ -123,7 +120,7 @@ mod tests {
                 to: (0, 0),
             };
             let mut read = vec![0; bytes.len()];
-            for part in PackedPart::all(&wanted, MOST).unwrap().unwrap() {
+            for part in Extent::all(&wanted, MOST).unwrap().unwrap() {
                 part.read(&mut read[part.to.1..]).unwrap();
             }
             assert!(read == bytes, "{}", stack.parts[0].key());

@@ -12,11 +12,11 @@ use std::path::{Path, PathBuf};
 
 use argh::{ArgsInfo, FromArgs};
 
+use super::copy::{self, Copy, Piece, unwritable};
 use super::import::{self, Weights, of_bundle};
 use super::record::{self, Record, record_path};
 use super::stage::{self, Stage};
 use super::sums::Sums;
-use super::transfer::{self, Copy, Piece, unwritable};
 use crate::cli::{Exit, Failure};
 use crate::start::boot;
 use crate::start::files::needs_weights;
@@ -204,7 +204,7 @@ pub fn run(options: &Install) -> Result<(), Failure> {
 
 /// Program and weights of a bundle, opened, with the digests of its list.
 fn chosen(bundle: &Path, key: Option<&Path>) -> Result<(Piece, Weights), Failure> {
-    let opened = Dir::open(bundle).map_err(transfer::unreadable(bundle))?;
+    let opened = Dir::open(bundle).map_err(copy::unreadable(bundle))?;
     let sums = Sums::read(&opened, key)?;
     let refused = |problem: String| Exit::Config.at(bundle, problem);
     let program = path(target::BINARY);
@@ -305,9 +305,9 @@ fn stage_program(root: &Root, program: &Piece) -> Result<Output, Failure> {
         to: binary(),
         mode: MODE_PROGRAM,
     };
-    transfer::enough(output.folder(), copy.bytes())?;
+    copy::enough(output.folder(), copy.bytes())?;
     let mut file: File = output.file().try_clone().map_err(unwritten)?;
-    transfer::into_file(&copy, &mut file, &root.shown(&binary()))?;
+    copy::into_file(&copy, &mut file, &root.shown(&binary()))?;
     Ok(output)
 }
 

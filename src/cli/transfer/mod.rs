@@ -5,12 +5,12 @@
 //! file and may be signed.
 
 pub mod bundle;
+pub mod copy;
 pub mod import;
 pub mod install;
 mod record;
 mod stage;
 pub mod sums;
-pub mod transfer;
 
 /// Name of the list of digests, which has the format of `sha256sum`.
 pub const SUMS: &str = "SHA256SUMS";

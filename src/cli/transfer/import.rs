@@ -8,9 +8,9 @@ use std::sync::Arc;
 use argh::{ArgsInfo, FromArgs};
 use rustix::fs::FileType;
 
+use super::copy::{self, Copy, Piece, unreadable, unwritable};
 use super::stage::Stage;
 use super::sums::Sums;
-use super::transfer::{self, Copy, Piece, unreadable, unwritable};
 use super::{SUMS, WEIGHTS};
 use crate::cli::{Exit, Failure};
 use crate::start::boot::{self, Files};
@@ -217,7 +217,7 @@ pub fn fill(
             copies.push(copy);
         }
     }
-    transfer::run(&copies, stage.dir())?;
+    copy::run(&copies, stage.dir())?;
     check(&stage.path())?;
     Ok(stage)
 }

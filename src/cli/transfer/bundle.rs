@@ -10,9 +10,9 @@ use std::sync::Arc;
 use argh::{ArgsInfo, FromArgs};
 use sha2::{Digest, Sha256};
 
+use super::copy::{self, Piece, unreadable, unwritable};
 use super::import::carried;
 use super::sums::Sums;
-use super::transfer::{self, Piece, unreadable, unwritable};
 use super::{INSTALLER, SUMS, WEIGHTS};
 use crate::cli::Failure;
 use crate::start::boot::{self, Files};
@@ -132,7 +132,7 @@ impl Writer<'_> {
             };
             let start = ix * most.min(from.bytes);
             self.write(&name, mode, |to, shown| {
-                transfer::copy_range(from, start, most, to, shown)
+                copy::copy_range(from, start, most, to, shown)
             })?;
         }
         Ok(())

@@ -5,10 +5,10 @@ use std::io;
 
 use sha2::{Digest, Sha256};
 
+use super::copy::{self, unreadable};
 use super::import::Weights;
 use super::install::{self, Root};
 use super::sums;
-use super::transfer::{self, unreadable};
 use crate::cli::{Exit, Failure};
 use host::beneath::{Beneath, Dir, trusted};
 use model::target;
@@ -102,7 +102,7 @@ impl Record {
                 [piece] => piece.sha256.clone(),
                 _ => None,
             };
-            let read = || transfer::digest(&folder.read(name)?, 0, u64::MAX);
+            let read = || copy::digest(&folder.read(name)?, 0, u64::MAX);
             let digest = whole.map_or_else(read, Ok);
             let digest = digest.map_err(unreadable(&folder.shown(name)))?;
             self.add(to.join(name), digest);
@@ -158,7 +158,7 @@ impl Record {
             Ok(file) => file,
         };
         let is_weights = path.below(install::weights().as_str()).is_some();
-        if !is_weights && !self.states(path, &transfer::digest(&file, 0, u64::MAX)?) {
+        if !is_weights && !self.states(path, &copy::digest(&file, 0, u64::MAX)?) {
             return Ok(false);
         }
         folder.remove(&name)?;
