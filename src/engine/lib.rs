@@ -54,6 +54,8 @@ mod sim;
 mod slowdown;
 pub mod speculate;
 mod stats;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 #[cfg(test)]
 mod tests;
 pub mod thinking;

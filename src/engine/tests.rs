@@ -12,6 +12,7 @@ use super::thinking::ThinkingBudget;
 use super::*;
 use step::PAGE;
 use step::executor::{DeviceError, Executor, Patience, SeqRows, TokenId};
+use step::random::Random;
 use step::testing::TINY;
 
 /// Longer than any of these tests may take; shorter than a person waits.
@@ -489,7 +490,7 @@ fn a_slot_carries_nothing_to_its_next_owner() {
         constraint: None,
     };
     // A constraint holds from the first token, inside of any reasoning.
-    let mut specs = (0..).map(|seed| sim::Dice::new(seed).spec());
+    let mut specs = (0..).map(|seed| Spec::drawn(&mut Random::new(seed)));
     let obeys = specs.find(|spec| spec.constraint.is_some()).unwrap();
     let plain = spec(30);
     let owners = [thinks, plain.clone(), obeys, plain.clone()];
