@@ -41,16 +41,6 @@ pub mod rng;
 pub mod sampler;
 mod scheduler;
 mod sequence;
-#[cfg(any(test, feature = "testing"))]
-#[cfg_attr(
-    not(test),
-    allow(
-        dead_code,
-        unused_imports,
-        reason = "tests of other crates need half of it"
-    )
-)]
-mod sim;
 mod slowdown;
 pub mod speculate;
 mod stats;
@@ -60,8 +50,6 @@ pub mod testing;
 mod tests;
 pub mod thinking;
 pub mod tier;
-#[cfg(any(test, feature = "testing"))]
-pub mod trials;
 pub mod turns;
 mod watchdog;
 mod windows;

@@ -1,4 +1,18 @@
-//! Drawn rules of sampling, for tests of the engine and of what is above it.
+//! Drawn rules of sampling, for tests of the engine and of what is above it, and the rooms of two
+//! such tests.
+
+#[path = "equivalence_tests.rs"]
+pub mod equivalence;
+#[path = "simulator_tests.rs"]
+#[cfg_attr(
+    not(test),
+    allow(
+        dead_code,
+        unused_imports,
+        reason = "tests of other crates need half of it"
+    )
+)]
+pub(crate) mod simulator;
 
 use step::executor::TokenId;
 use step::random::Random;

@@ -1,6 +1,6 @@
-//! Choices of drawn requests, computed alone without drafts and again in company: the same bits,
+//! Choices of drawn requests, computed alone without drafts and again beside others: the same bits,
 //! whole and streamed, with drafts of any depth, with prompts that are kept and such that are not.
-//! The company are the others of them, and clients that leave amid a reply.
+//! Beside each are others of them, and clients that leave amid a reply.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{LazyLock, Mutex};
@@ -17,7 +17,7 @@ use crate::harness::{Answer, Server, few_or_many, with};
 
 /// Choices for each rule of drafts, few in the suite.
 const CHOICES: usize = few_or_many(80, 5_000);
-/// Times that each request is asked in company.
+/// Times that each request is asked beside others.
 const TIMES: usize = 4;
 /// Clients that ask at once: more choices than there are slots.
 const CLIENTS: usize = 8;
@@ -240,7 +240,7 @@ fn compare(speculate: &str) {
 }
 
 #[test]
-fn choices_have_the_same_bits_in_company() {
+fn choices_have_the_same_bits_in_any_batch() {
     compare("auto");
 }
 

@@ -11,14 +11,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::drafts::Drafter;
-use super::prefix::Keyed;
-use super::request::{Event, Sampling};
-use super::sim::{self, Spec};
-use super::speculate::{DEPTH_MAX, Speculate};
-use super::testing::sampling;
-use super::tier::disk::testing::Fake;
-use super::{Engine, Handle, Limits};
+use super::sampling;
+use super::simulator::{self, Spec};
+use crate::drafts::Drafter;
+use crate::prefix::Keyed;
+use crate::request::{Event, Sampling};
+use crate::speculate::{DEPTH_MAX, Speculate};
+use crate::tier::disk::testing::Fake;
+use crate::{Engine, Handle, Limits};
 use step::executor::{Executor, TokenId};
 use step::random::Random;
 use step::{Facts, PAGE};
@@ -144,7 +144,7 @@ impl<E: Executor> Desk<E> {
 
     /// A desk over an executor with such limits.
     pub fn new(limits: Limits, executor: E) -> Desk<E> {
-        let (handle, engine) = sim::engine(limits, executor);
+        let (handle, engine) = simulator::engine(limits, executor);
         Desk {
             engine,
             disk: None,
@@ -444,9 +444,9 @@ pub fn chunks<E: Executor>(desk: &mut Desk<E>, length: usize, found: &mut Chunks
 const DRAFTERS: [(&str, Drafter); 5] = [
     ("prediction layer", Drafter::Mtp),
     ("earlier tokens", Drafter::NGram),
-    ("always wrong", Drafter::Given(sim::wrong)),
-    ("random", Drafter::Given(sim::random)),
-    ("oracle", Drafter::Given(sim::oracle)),
+    ("always wrong", Drafter::Given(simulator::wrong)),
+    ("random", Drafter::Given(simulator::random)),
+    ("oracle", Drafter::Given(simulator::oracle)),
 ];
 
 /// Depths from none to the largest.
@@ -522,7 +522,7 @@ pub fn drafted<E: Executor>(desk: &mut Desk<E>, number: u64, found: &mut Drafted
     }
     spec.max_tokens = DRAFTED;
     let wanted = desk.plain(&spec);
-    sim::tell_alone(spec.prompt.iter().copied().chain(wanted.ids()).collect());
+    simulator::tell_alone(spec.prompt.iter().copied().chain(wanted.ids()).collect());
     let (name, drafter_of) = DRAFTERS[drafter];
     let speculate = match depth {
         0 => Speculate::Off,
@@ -551,7 +551,7 @@ mod over_hashes {
 
     use step::testing::{TINY, few_or_many};
 
-    use super::sim::{HashModel, VOCAB};
+    use super::simulator::{HashModel, VOCAB};
     use super::*;
     use crate::request::Request;
 
@@ -562,7 +562,7 @@ mod over_hashes {
     }
 
     fn windowed_desk(snapshots: usize) -> Hashes {
-        desk_of(sim::windowed(Hashes::limits(&TINY, snapshots), 100))
+        desk_of(simulator::windowed(Hashes::limits(&TINY, snapshots), 100))
     }
 
     fn desk_of(limits: Limits) -> Hashes {

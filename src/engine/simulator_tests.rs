@@ -14,19 +14,19 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
-use super::constraint::{self, Constraint, Mask, Next};
-use super::drafts::Drafter;
-use super::events::{self, EventReceiver};
-use super::request::{
+use super::equivalence::spread;
+use super::{STOP, sampling};
+use crate::constraint::{self, Constraint, Mask, Next};
+use crate::drafts::Drafter;
+use crate::events::{self, EventReceiver};
+use crate::request::{
     Admitted, COMMON, Event, FinishReason, Request, Sampling, Scored, TokenLogprobs,
 };
-use super::sampler::{self, Sampler, Scratch};
-use super::speculate::{DEPTH_MAX, Speculate};
-use super::testing::{STOP, sampling};
-use super::tier::Tier;
-use super::trials::spread;
-use super::turns::Source;
-use super::{DEVICE_FAILED, Engine, Handle, Limits, Rejected, Round, rng, runtime, scheduler};
+use crate::sampler::{self, Sampler, Scratch};
+use crate::speculate::{DEPTH_MAX, Speculate};
+use crate::tier::Tier;
+use crate::turns::Source;
+use crate::{DEVICE_FAILED, Engine, Handle, Limits, Rejected, Round, rng, runtime, scheduler};
 use step::executor::{
     DeviceError, Drafted, Drafting, Executor, PageId, Ranked, SeqRows, Slot, TokenId,
 };
@@ -696,7 +696,7 @@ impl Spec {
             logits.clear();
             digest.logits::<VOCAB>(self.prompt[digest.probe()], &mut logits);
             if logits.iter().any(|logit| !logit.is_finite()) {
-                events.push(Event::Failed(super::sequence::NOT_FINITE.into()));
+                events.push(Event::Failed(crate::sequence::NOT_FINITE.into()));
                 return events;
             }
             let own = logits[pair[1] as usize];
@@ -738,7 +738,7 @@ impl Spec {
             logits.clear();
             digest.logits::<VOCAB>(tokens[digest.probe()], &mut logits);
             if logits.iter().any(|logit| !logit.is_finite()) {
-                events.push(Event::Failed(super::sequence::NOT_FINITE.into()));
+                events.push(Event::Failed(crate::sequence::NOT_FINITE.into()));
                 return events;
             }
             if let Some(toy) = &toy {
@@ -751,7 +751,7 @@ impl Spec {
                 }
             }
             let Some(id) = sampler.next(&logits, tokens.len(), &mut scratch) else {
-                events.push(Event::Refused(super::sequence::NOTHING_LEFT.into()));
+                events.push(Event::Refused(crate::sequence::NOTHING_LEFT.into()));
                 return events;
             };
             let logprobs = self
@@ -774,7 +774,7 @@ impl Spec {
     }
 }
 
-/// An event with one scored token in each: how many of them one step gives depends on the company.
+/// An event with one scored token in each: how many of them one step gives depends on the others.
 pub fn singles(event: Event) -> Vec<Event> {
     match event {
         Event::Prompt(scores) => {
@@ -947,7 +947,7 @@ struct Client {
     read: usize,
     receiver: Option<EventReceiver>,
     /// Events that it reads per round.
-    pace: usize,
+    reads: usize,
     leaves_at: Option<usize>,
 }
 
@@ -1096,7 +1096,7 @@ impl Simulation {
             expected,
             read: 0,
             receiver: Some(receiver),
-            pace: self.random.pick(&[0, 1, 1, 2, 9]),
+            reads: self.random.pick(&[0, 1, 1, 2, 9]),
             leaves_at: (!stays).then(|| self.round + self.random.below(40)),
         });
     }
@@ -1114,7 +1114,7 @@ impl Simulation {
             ..
         } = &self.engine;
         assert!(candidates.len() <= limits.slots() && plan.scheduled.len() <= limits.sequences);
-        assert!(kv.is_conserved(running.len(), super::lent(running)));
+        assert!(kv.is_conserved(running.len(), crate::lent(running)));
         assert_eq!(kv.check_integrity(), Ok(()));
         assert!(tier.as_ref().is_none_or(Tier::is_conserved));
         assert!(
@@ -1189,7 +1189,7 @@ impl Simulation {
         }
         self.round += 1;
         for client in &mut self.clients {
-            client.read(client.pace, false);
+            client.read(client.reads, false);
             if client.leaves_at.is_some_and(|at| at <= self.round) {
                 client.receiver = None;
             }
@@ -1201,7 +1201,7 @@ impl Simulation {
     fn finish(&mut self) -> Result<(), DeviceError> {
         self.clients
             .iter_mut()
-            .for_each(|client| client.pace = usize::MAX);
+            .for_each(|client| client.reads = usize::MAX);
         let work = |client: &Client| client.expected.len() + TINY.context / PAGE;
         let bound = 2 * self.clients.iter().map(work).sum::<usize>() + COPY_ROUNDS;
         self.handle.drain();
@@ -1412,7 +1412,7 @@ pub fn run_together(specs: &[Spec], limits: Limits) -> Vec<Vec<Event>> {
 }
 
 #[test]
-fn events_are_the_same_alone_and_in_any_company() {
+fn events_are_the_same_alone_and_in_any_batch() {
     let mut random = Random::new(11);
     let specs: Vec<Spec> = (0..40).map(|_| Spec::drawn(&mut random)).collect();
     let limits = |sequences, pages, prefill_pages| Limits {
@@ -1430,13 +1430,13 @@ fn events_are_the_same_alone_and_in_any_company() {
         .iter()
         .map(|spec| run_together(std::slice::from_ref(spec), limits(1, 32, 32)).remove(0))
         .collect();
-    for company in [
+    for limits in [
         limits(1, 32, 1),
         limits(3, 32, 2),
         limits(16, 32, 3),
         limits(40, 512, 8),
     ] {
-        assert_eq!(run_together(&specs, company), alone, "{company:?}");
+        assert_eq!(run_together(&specs, limits), alone, "{limits:?}");
     }
 }
 
