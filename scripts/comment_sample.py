@@ -13,7 +13,7 @@ import random
 import re
 import subprocess
 
-TESTS = re.compile(r"^ci/|(^|/)(golden|tests)/|(^|/)(tests|trials|sim|example|testing)\.rs$|_tests\.rs$")
+TESTS = re.compile(r"^ci/|(^|/)(golden|tests)/|(^|/)(tests|example|testing)\.rs$|_tests\.rs$")
 MARK = re.compile(r"\s*(//[/!]?)(?!/)")
 
 

@@ -6,8 +6,8 @@
 pub mod bench;
 pub mod cli;
 pub mod embed;
-pub mod start;
 #[cfg(test)]
-mod trials;
+mod equivalence_tests;
+pub mod start;
 
 pub use embed::{Engine, Error, Finish, Piece, Reply, Request, Stream, ToolCall, Usage};

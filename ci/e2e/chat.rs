@@ -99,7 +99,7 @@ fn logprobs_are_sorted_and_do_not_depend_on_how_many_are_asked_for() {
 }
 
 #[test]
-fn a_request_gives_the_same_bits_alone_and_in_company() {
+fn a_request_gives_the_same_bits_alone_and_in_any_batch() {
     let server = Server::lent();
     let fields = json!({"ignore_eos": true, "logprobs": true, "top_logprobs": 5});
     let body = with(question(STORY, 12), fields);

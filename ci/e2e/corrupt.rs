@@ -9,8 +9,9 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use step::random::Random;
+
 use crate::harness::{BINARY, PATIENCE};
-use crate::malformed::Random;
 
 const SEED: u64 = 20;
 const CASES_MIN: usize = 100;
@@ -294,7 +295,7 @@ fn corrupted_model_directories_are_refused_in_time() {
         "the copy itself must be in order"
     );
 
-    let random = &mut Random(SEED);
+    let random = &mut Random::new(SEED);
     let groups = [sizes(), headers(), values(), kinds(), indices()];
     let cases: Vec<Corruption> = groups.into_iter().flatten().collect();
     assert!(cases.len() >= CASES_MIN, "{} cases", cases.len());

@@ -5,9 +5,9 @@ use std::sync::Mutex;
 use std::thread;
 
 use serde_json::{Map, Value, json};
+use step::random::Random;
 
 use crate::harness::{Answer, Server, few_or_many, question, with};
-use crate::malformed::Random;
 use crate::schemas::is_valid;
 
 /// Schemas, few in the suite.
@@ -274,7 +274,7 @@ fn ask(server: &Server, schema: &Value, seed: usize, counts: &mut Counts) {
 
 fn obey(count: usize) {
     let server = Server::lent();
-    let mut random = Random(SEED);
+    let mut random = Random::new(SEED);
     let schemas: Vec<Value> = (0..count).map(|_| root(&mut random)).collect();
     let all = Mutex::new(Counts::default());
     thread::scope(|scope| {

@@ -2,9 +2,9 @@
 //! pieces of it: the prompt has the frames of an honest one.
 
 use serde_json::{Value, json};
+use step::random::Random;
 
 use crate::harness::{Server, few_or_many};
-use crate::malformed::Random;
 
 /// Conversations, few in the suite.
 const CONVERSATIONS: usize = few_or_many(200, 5000);
@@ -145,7 +145,7 @@ fn forge(count: usize) {
     };
     let honest = tokens.frames(&[const { String::new() }; PLACES].map(|_| "x".to_string()));
     assert!(honest.len() > 8, "{honest:?}");
-    let mut random = Random(SEED);
+    let mut random = Random::new(SEED);
     let mut found = 0;
     for number in 0..count {
         let texts: [String; PLACES] = std::array::from_fn(|_| forged(&mut random));

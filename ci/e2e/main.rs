@@ -6,12 +6,12 @@
 
 mod attack;
 mod batch;
+mod batch_invariance;
 mod bundle;
 mod chat;
 mod check;
 mod cli;
 mod clients;
-mod company;
 mod completions;
 mod constraint;
 mod corrupt;
@@ -40,6 +40,6 @@ mod scripted;
 mod service;
 mod sloppy;
 mod smuggling;
+mod three_way;
 mod timing;
-mod triples;
 mod warm;

@@ -6,6 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use step::random::Random;
 
 use crate::harness::{Answer, Server, question, with};
 
@@ -77,27 +78,6 @@ enum Expected {
 struct Case {
     body: Vec<u8>,
     expected: Expected,
-}
-
-/// A small seeded generator (SplitMix64).
-pub struct Random(pub u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    pub fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
-    }
-
-    pub fn of<'a, T>(&mut self, items: &'a [T]) -> &'a T {
-        &items[self.below(items.len())]
-    }
 }
 
 fn field(name: &str, value: Value) -> Case {
@@ -366,7 +346,7 @@ fn deep(random: &mut Random) -> Case {
 
 fn garbage(random: &mut Random) -> Case {
     let length = random.below(300);
-    let mut body: Vec<u8> = (0..length).map(|_| random.next() as u8).collect();
+    let mut body: Vec<u8> = (0..length).map(|_| random.bits() as u8).collect();
     body.insert(0, b'#');
     Case {
         body,
@@ -393,7 +373,7 @@ fn unknown_field(random: &mut Random) -> Case {
         0 => "metadata".to_string(),
         1 => "user".to_string(),
         2 => "é\u{0}\u{202e}".to_string(),
-        _ => format!("x_{}", random.next()),
+        _ => format!("x_{}", random.bits()),
     };
     let value = random
         .of(&[json!(1), json!("a"), json!({"b": [null]}), json!(1e300)])
@@ -408,7 +388,7 @@ fn unknown_field(random: &mut Random) -> Case {
 /// Texts that are strange and allowed.
 fn strange_text(random: &mut Random) -> Case {
     let text: String = (0..random.below(40))
-        .map(|_| char::from_u32((random.next() % 0x11_0000) as u32).unwrap_or('\u{fffd}'))
+        .map(|_| char::from_u32((random.bits() % 0x11_0000) as u32).unwrap_or('\u{fffd}'))
         .collect();
     let tags = [
         "",
@@ -511,7 +491,7 @@ fn at(gaps: &[Duration], share: f64) -> Duration {
 #[test]
 fn a_thousand_malformed_requests_are_told_what_is_wrong() {
     let server = Server::lent();
-    let mut random = Random(SEED);
+    let mut random = Random::new(SEED);
     let cases: Vec<Case> = (0..REQUESTS).map(|_| case(&mut random)).collect();
     thread::scope(|scope| {
         for client in 0..CLIENTS {
@@ -617,7 +597,7 @@ fn wrong_tokens(random: &mut Random) -> (&'static str, Value, String) {
 #[test]
 fn malformed_requests_of_other_routes_are_told_what_is_wrong() {
     let server = Server::lent();
-    let mut random = Random(SEED + 2);
+    let mut random = Random::new(SEED + 2);
     for number in 0..300 {
         let (path, body, at) = match random.below(3) {
             0 => wrong_tokens(&mut random),
@@ -649,7 +629,7 @@ fn a_stream_beside_malformed_requests_is_not_slowed() {
     let done = AtomicBool::new(false);
     let beside = thread::scope(|scope| {
         scope.spawn(|| {
-            let mut random = Random(SEED + 1);
+            let mut random = Random::new(SEED + 1);
             while !done.load(Ordering::Relaxed) {
                 let case = case(&mut random);
                 if !matches!(case.expected, Expected::Valid) {

@@ -1,9 +1,10 @@
 //! The Anthropic Messages API, with the trained model calling tools through it.
 
 use serde_json::{Value, json};
+use step::random::Random;
 
 use crate::harness::{Answer, Server, with};
-use crate::malformed::{Random, broken};
+use crate::malformed::broken;
 
 const PATH: &str = "/v1/messages?beta=true";
 const FAR: &str = "How far is it from Osaka to Niamey?";
@@ -439,7 +440,7 @@ fn assert_refused(answer: &Answer, at: &str, context: &str) {
 fn malformed_requests_are_told_what_is_wrong() {
     const COUNT: &str = "/v1/messages/count_tokens";
     let server = Server::lent();
-    let mut random = Random(0x6d65_7373);
+    let mut random = Random::new(0x6d65_7373);
     for number in 0..300 {
         let (fields, at) = wrong(&mut random);
         let context = format!("case {number}: {fields}");

@@ -1,9 +1,10 @@
 //! The OpenAI Responses API, with the trained model calling tools through it.
 
 use serde_json::{Value, json};
+use step::random::Random;
 
 use crate::harness::{Answer, Server, with};
-use crate::malformed::{Random, broken};
+use crate::malformed::broken;
 
 const PATH: &str = "/v1/responses";
 
@@ -361,7 +362,7 @@ fn wrong(random: &mut Random) -> (Value, &'static str) {
 fn malformed_requests_are_told_what_is_wrong() {
     const COUNT: &str = "/v1/responses/input_tokens";
     let server = Server::lent();
-    let mut random = Random(0x7265_7370);
+    let mut random = Random::new(0x7265_7370);
     for number in 0..300 {
         let (fields, at) = wrong(&mut random);
         let context = format!("case {number}: {fields}");

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use host::testing::Folder;
 use serde_json::{Map, Value, json};
+use step::random::Random;
 
 use crate::harness::{Server, few_or_many, with};
 use crate::keys::KeyFile;
-use crate::malformed::Random;
 use crate::prefix::{PAGE, used};
 
 /// Guesses of a secret, of which one half is right.
@@ -139,7 +139,7 @@ fn attack(
 fn probes_with_another_key_tell_nothing() {
     let file = KeyFile::new("timing", &[VICTIM, OTHER].join("\n"));
     let server = Server::start_with(&["--api-keys-file", file.path()]);
-    let mut random = Random(SEED);
+    let mut random = Random::new(SEED);
     let attacks = [
         (Surface::Prompt, Surface::Prompt),
         (Surface::Prompt, Surface::Text),
@@ -222,7 +222,7 @@ fn probes_with_another_key_tell_nothing_of_what_tiers_keep() {
         let keys = ["--api-keys-file", file.path()];
         let flags: Vec<&str> = flags.iter().map(String::as_str).chain(keys).collect();
         let mut server = Server::start_with(&flags);
-        let mut random = Random(SEED);
+        let mut random = Random::new(SEED);
         let known: Vec<String> = (0..PROBES / 2).map(|_| secret(&mut random)).collect();
         for secret in &known {
             ask(&server, (VICTIM, Surface::Prompt), secret);

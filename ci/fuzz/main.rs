@@ -10,23 +10,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use checks::{CHECKS, Check};
+use step::random::Random;
 
 /// Mixtures of one check.
 const ROUNDS: usize = 12_000;
 /// Changes of one mixture at most.
 const CHANGES_MAX: usize = 6;
-
-/// xorshift64*, so that a failure comes again.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % end.max(1)
-    }
-}
 
 fn seeds(check: &Check) -> Vec<Vec<u8>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -78,7 +67,7 @@ fn run(name: &str) {
     seeds.iter().for_each(|seed| try_input(check, seed));
     // Heads are drawn, so that each way of trying an input has its turn with each seed.
     let bodies: Vec<&[u8]> = seeds.iter().map(|seed| &seed[check.head..]).collect();
-    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let mut random = Random::new(0x9e37_79b9_7f4a_7c15);
     for _ in 0..ROUNDS {
         let mut body = bodies[random.below(bodies.len())].to_vec();
         for _ in 0..=random.below(CHANGES_MAX) {

@@ -361,15 +361,20 @@ fn any_text_of(data: &str) -> Option<Result<String, String>> {
     texts.next().map(|text| Ok(text.to_owned()))
 }
 
-/// Text of an event of a stream.
-fn text_of(data: &str) -> Result<String, String> {
+/// An event of a stream, if it tells of no error.
+fn chunk_of(data: &str) -> Result<Chunk, String> {
     let chunk: Chunk = serde_json::from_str(data)
         .map_err(|cause| format!("an event is not a completion chunk: {cause}"))?;
-    if let Some(error) = chunk.error {
-        return Err(reported(&error));
+    match &chunk.error {
+        Some(error) => Err(reported(error)),
+        None => Ok(chunk),
     }
-    let deltas = chunk.choices.into_iter().map(|choice| choice.delta);
-    Ok(deltas.filter_map(|delta| delta.content).collect())
+}
+
+/// Text of an event of a stream.
+fn text_of(data: &str) -> Result<String, String> {
+    let choices = chunk_of(data)?.choices.into_iter();
+    Ok(choices.filter_map(|choice| choice.delta.content).collect())
 }
 
 async fn read_whole(response: Response<Incoming>) -> Result<String, String> {
@@ -433,16 +438,13 @@ impl Transcript {
             self.ended = true;
             return;
         }
-        match serde_json::from_str(data) {
-            Ok(chunk) => self.take_chunk(chunk, at),
-            Err(cause) => self.fail(format!("an event is not a completion chunk: {cause}")),
-        }
-    }
-
-    fn take_chunk(&mut self, chunk: Chunk, at: Duration) {
-        if let Some(error) = chunk.error {
-            self.fail(reported(&error));
-        }
+        let chunk = match chunk_of(data) {
+            Ok(chunk) => chunk,
+            Err(why) => {
+                self.error.get_or_insert(why);
+                return;
+            }
+        };
         let deltas = chunk.choices.iter().map(|choice| &choice.delta);
         if let Some(bytes) = deltas.filter_map(Delta::text_bytes).reduce(|a, b| a + b) {
             self.reply.pieces.push((at, bytes));
@@ -452,10 +454,6 @@ impl Transcript {
             self.reply.prompt_tokens = usage.prompt_tokens;
             self.reply.completion_tokens = usage.completion_tokens;
         }
-    }
-
-    fn fail(&mut self, text: String) {
-        self.error.get_or_insert(text);
     }
 
     /// # Errors

@@ -32,6 +32,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use host::threads::fill_by_parts;
 
 use model::target::{MAX_SEQUENCES, PREFILL_TOKENS};
+use step::random;
 
 pub use against::compare;
 pub use attention::ProbeAttention;
@@ -280,27 +281,17 @@ pub fn formulas(report: &mut Report, random: &mut Random) {
     }
 }
 
-/// Uniform random numbers (SplitMix64) by a counter, so numbers can be drawn in any order.
-pub struct Random(u64);
-
-/// Step of the counter: odd, so that the counter takes all values.
-const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+/// Random numbers of tensors.
+pub struct Random(random::Random);
 
 impl Random {
     pub fn seeded(seed: u64) -> Random {
-        Random(seed)
-    }
-
-    fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(STEP);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        Random(random::Random::new(seed))
     }
 
     /// A number below `end`.
     pub fn below(&mut self, end: usize) -> usize {
-        (self.bits() >> 33) as usize % end
+        self.0.below(end)
     }
 
     /// Draws `count` values, each from its own number; on all cores if there are many.
@@ -309,10 +300,10 @@ impl Random {
         count: usize,
         make: impl Fn(usize, u64) -> T + Sync,
     ) -> Vec<T> {
-        let after = |count: usize| self.0.wrapping_add(STEP.wrapping_mul(count as u64));
+        let after = |count: usize| self.0.after(count as u64);
         let mut all = vec![T::default(); count];
         fill_by_parts(&mut all, 1, |start, part| {
-            let mut random = Random(after(start));
+            let mut random = after(start);
             let numbered = part.iter_mut().zip(start..);
             numbered.for_each(|(to, at)| *to = make(at, random.bits()));
         });
@@ -469,9 +460,9 @@ mod tests {
         let count = (3 << 16) + 5;
         let (mut many, mut single) = (Random::seeded(9), Random::seeded(9));
         let found = many.scaled(count, |at| (at % 3) as f32);
-        let wanted = (0..count).map(|at| round_bf16(unit(single.bits()) * (at % 3) as f32));
+        let wanted = (0..count).map(|at| round_bf16(unit(single.0.bits()) * (at % 3) as f32));
         assert!(found.into_iter().eq(wanted));
-        assert_eq!(many.bits(), single.bits());
+        assert_eq!(many.0.bits(), single.0.bits());
     }
 
     #[test]

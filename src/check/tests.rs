@@ -6,7 +6,6 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::bits::moves::{self, Moved};
-use crate::parity::Random;
 use crate::{Chooser, Extent, Rule, Trial, Tried, bit_rules};
 use model::backend::cpu::Cpu;
 use model::ops::LOGITS_ROWS_MAX;
@@ -20,6 +19,7 @@ use model::testing::{parts, runner};
 use model::weights::{self, LAYER_GROWTH};
 use model::{HookPoint, Plan, Runner, Taker};
 use step::executor::{BlockTable, Draw, Executor, PageId, SeqRows, Slot, States, TokenId};
+use step::random::Random;
 
 /// A sequence by hand: any slot, any pages.
 pub(crate) struct Sequence {
@@ -67,13 +67,9 @@ fn bits_do_not_depend_on_batch_chunk_slot_or_page() {
     const SEQUENCES: usize = 3;
     const TOKENS: usize = 80;
     let Some(mut runner) = runner(3) else { return };
-    let mut random = Random::seeded(11);
-    let draw = |random: &mut Random| {
-        (0..TOKENS)
-            .map(|_| random.below(VOCAB) as TokenId)
-            .collect()
-    };
-    let texts: Vec<Vec<TokenId>> = (0..SEQUENCES).map(|_| draw(&mut random)).collect();
+    let mut random = Random::new(11);
+    let texts = (0..SEQUENCES).map(|_| random.tokens(0..VOCAB, TOKENS));
+    let texts: Vec<Vec<TokenId>> = texts.collect();
     let expected: Vec<_> = texts
         .iter()
         .map(|tokens| decode(&mut runner, tokens))
@@ -95,7 +91,7 @@ fn the_rules_of_a_self_test_hold() {
         cuts: 2,
     };
     let mut trial = Recorder {
-        random: Random::seeded(5),
+        random: Random::new(5),
         done: 0,
         found: Vec::new(),
     };
@@ -112,7 +108,7 @@ fn the_rules_of_a_self_test_hold() {
 fn what_is_saved_of_a_sequence_has_every_layer() {
     let Some(mut runner) = runner(1) else { return };
     let mut trial = Recorder {
-        random: Random::seeded(9),
+        random: Random::new(9),
         done: 0,
         found: Vec::new(),
     };
@@ -230,10 +226,8 @@ fn random_step(
 fn bits_of_rows_inside_a_chunk_are_those_of_a_last_row() {
     const TOKENS: usize = PAGE + 9;
     let Some(mut runner) = runner(3) else { return };
-    let mut random = Random::seeded(5);
-    let tokens: Vec<TokenId> = (0..TOKENS)
-        .map(|_| random.below(VOCAB) as TokenId)
-        .collect();
+    let mut random = Random::new(5);
+    let tokens = random.tokens(0..VOCAB, TOKENS);
     let expected = decode(&mut runner, &tokens);
     for chunk in [7, PAGE, TOKENS.min(PREFILL_TOKENS)] {
         let mut sequence = alone(&tokens);

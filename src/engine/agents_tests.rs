@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use super::kv::{Begin, Kv, Reservation, pages_for};
 use super::prefix::{self, Naming, SnapshotKind, SnapshotPoint};
-use super::sim::Dice;
 use super::tier::Tier;
 use super::tier::testing::{Copying, PIECES};
 use step::PAGE;
 use step::executor::TokenId;
+use step::random::Random;
 use step::testing::TINY;
 
 const PAGES: usize = 24_080;
@@ -298,21 +298,24 @@ const SHARED: usize = 8_000;
 
 /// Agents of any length and pace, each of which is done after a while and followed by another;
 /// turns, and the part of them that each agent has while it is there.
-fn mixed(dice: &mut Dice) -> (Turns, HashMap<usize, f64>) {
+fn mixed(random: &mut Random) -> (Turns, HashMap<usize, f64>) {
     /// Part of the turns that one half of the agents has.
     const FAST: f64 = 0.75;
     let mut alive: Vec<_> = (0..AGENTS).map(|agent| (agent, 0, 0)).collect();
     let (mut turns, mut paces) = (Vec::new(), HashMap::new());
     while turns.len() < 1500 {
-        let (part, first) = match dice.chance(FAST) {
+        let (part, first) = match random.chance(FAST) {
             true => (FAST, 0),
             false => (1.0 - FAST, AGENTS / 2),
         };
-        let index = first + dice.below(AGENTS / 2);
+        let index = first + random.below(AGENTS / 2);
         let (agent, tokens, left) = &mut alive[index];
         if *left == 0 {
-            (*agent, *tokens, *left) =
-                (paces.len(), dice.within(10_000, 70_000), dice.within(1, 40));
+            (*agent, *tokens, *left) = (
+                paces.len(),
+                random.within(10_000, 70_000),
+                random.within(1, 40),
+            );
             paces.insert(*agent, part / (AGENTS / 2) as f64);
         }
         *left -= 1;
@@ -323,8 +326,8 @@ fn mixed(dice: &mut Dice) -> (Turns, HashMap<usize, f64>) {
 
 #[test]
 fn agents_in_random_order_find_what_can_be_found() {
-    let mut dice = Dice::new(17);
-    let mut even = |tokens| (0..1000).map(|_| (dice.below(AGENTS), tokens)).collect();
+    let mut random = Random::new(17);
+    let mut even = |tokens| (0..1000).map(|_| (random.below(AGENTS), tokens)).collect();
     // Where all are alike and far too many, none who does not know what comes can find more on the
     // whole than the part that fits.
     for (tokens, less) in [(30_000, 0.05), (36_000, 0.05), (70_000, 0.25)] {
@@ -337,10 +340,10 @@ fn agents_in_random_order_find_what_can_be_found() {
 
 #[test]
 fn agents_that_come_and_go_find_what_can_be_found_without_knowing_what_comes() {
-    const TRACES: u64 = 5;
+    const TRACES: u64 = 20;
     let mut mean = [0.0; 3];
     for seed in 1..=TRACES {
-        let (turns, paces) = mixed(&mut Dice::new(seed));
+        let (turns, paces) = mixed(&mut Random::new(seed));
         let found = [
             served(&turns, SHARED),
             informed(&turns, SHARED, &paces),

@@ -42,25 +42,15 @@ pub mod rng;
 pub mod sampler;
 mod scheduler;
 mod sequence;
-#[cfg(any(test, feature = "testing"))]
-#[cfg_attr(
-    not(test),
-    allow(
-        dead_code,
-        unused_imports,
-        reason = "tests of other crates need half of it"
-    )
-)]
-mod sim;
 mod slowdown;
 pub mod speculate;
 mod stats;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 #[cfg(test)]
 mod tests;
 pub mod thinking;
 pub mod tier;
-#[cfg(any(test, feature = "testing"))]
-pub mod trials;
 mod watchdog;
 mod windows;
 

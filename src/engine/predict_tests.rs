@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::drafts::Drafter;
 use super::predict::MEASURED;
-use super::sim::{HashModel, VOCAB, engine};
 use super::speculate::Speculate;
+use super::testing::simulator::{HashModel, VOCAB, engine};
 use super::{Engine, Limits};
 use step::PAGE;
 use step::executor::{DeviceError, Drafted, Drafting, Executor, SeqRows, Slot, TokenId};

@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 use super::constraint::{Constraint, Mask, Next};
 use super::events::EventReceiver;
 use super::request::{Event, FinishReason, Request, Sampling};
-use super::sim::{self, HashModel, POISON, Spec, VOCAB, engine};
+use super::testing::simulator::{self, HashModel, POISON, Spec, VOCAB, engine};
 use super::thinking::ThinkingBudget;
 use super::*;
 use step::PAGE;
 use step::executor::{DeviceError, Executor, Patience, SeqRows, TokenId};
+use step::random::Random;
 use step::testing::TINY;
 
 /// Longer than any of these tests may take; shorter than a person waits.
@@ -122,7 +123,7 @@ fn a_prompt_is_scored_without_a_reply() {
         ..spec(0)
     };
     let events = read_all(submit(&handle, &scored, 3));
-    let events: Vec<Event> = events.into_iter().flat_map(sim::singles).collect();
+    let events: Vec<Event> = events.into_iter().flat_map(simulator::singles).collect();
     assert_eq!(events, scored.expected(&LIMITS));
     assert_eq!(events.len(), 149 + 1);
     handle.drain();
@@ -489,11 +490,11 @@ fn a_slot_carries_nothing_to_its_next_owner() {
         constraint: None,
     };
     // A constraint applies from the first token, inside of any reasoning.
-    let mut specs = (0..).map(|seed| sim::Dice::new(seed).spec());
+    let mut specs = (0..).map(|seed| Spec::drawn(&mut Random::new(seed)));
     let obeys = specs.find(|spec| spec.constraint.is_some()).unwrap();
     let plain = spec(30);
     let owners = [thinks, plain.clone(), obeys, plain.clone()];
-    let replies = sim::run_together(&owners, limits);
+    let replies = simulator::run_together(&owners, limits);
     for at in [1, 3] {
         assert_eq!(replies[at], plain.expected(&limits));
     }

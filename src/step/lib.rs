@@ -4,6 +4,7 @@
 pub mod executor;
 mod facts;
 mod ids;
+pub mod random;
 pub mod ranking;
 #[cfg(feature = "testing")]
 pub mod testing;

@@ -1,7 +1,10 @@
-//! A small target for tests of what serves any.
+//! A small target for tests of what serves any, and what tests draw beside numbers.
 
+use std::ops::Range;
 use std::time::Duration;
 
+use crate::executor::TokenId;
+use crate::random::Random;
 use crate::{Facts, ToolFormat};
 
 /// Facts of `cpu/tiny/nvfp4`, with the files that texts are made by.
@@ -61,5 +64,42 @@ pub const fn few_or_many(few: u64, many: u64) -> u64 {
     match option_env!("ATLAS_AT_LENGTH") {
         Some(_) => many,
         None => few,
+    }
+}
+
+impl Random {
+    /// From `least` to `most`, both included.
+    pub fn within(&mut self, least: usize, most: usize) -> usize {
+        least + self.below(most - least + 1)
+    }
+
+    /// In [0, 1).
+    fn unit(&mut self) -> f64 {
+        (self.bits() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    pub fn chance(&mut self, share: f64) -> bool {
+        self.unit() < share
+    }
+
+    pub fn of<'a, T>(&mut self, items: &'a [T]) -> &'a T {
+        &items[self.below(items.len())]
+    }
+
+    pub fn pick<T: Copy>(&mut self, items: &[T]) -> T {
+        *self.of(items)
+    }
+
+    /// Any `count` tokens of a range of ids.
+    pub fn tokens(&mut self, ids: Range<usize>, count: usize) -> Vec<TokenId> {
+        let token = |_| (ids.start + self.below(ids.len())) as TokenId;
+        (0..count).map(token).collect()
+    }
+
+    /// `count` values of about unit variance.
+    pub fn normal(&mut self, count: usize) -> Vec<f32> {
+        let mut uniform = || self.unit() as f32 - 0.5;
+        let value = |_| (uniform() + uniform() + uniform() + uniform()) * 1.732;
+        (0..count).map(value).collect()
     }
 }

@@ -1,4 +1,4 @@
-//! Tools that the tests of text stages share: a seeded generator, random cuts, a slope check, and a
+//! Tools that the tests of text stages share: random cuts, a slope check, and a
 //! byte-level tokenizer that needs no file.
 
 use std::sync::Arc;
@@ -14,30 +14,9 @@ use super::template::special::SpecialTokens;
 use super::tokenizer::Tokenizer;
 use super::tools::harmony::Mark;
 pub use super::work::cpu_time as cpu;
+pub use step::random::Random;
 use step::testing::TINY;
 use step::{Facts, ToolFormat};
-
-/// A small seeded generator (SplitMix64).
-pub struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Random {
-        Random(seed)
-    }
-
-    pub fn draw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// Below `bound`, which is above 0.
-    pub fn below(&mut self, bound: usize) -> usize {
-        (self.draw() % bound as u64) as usize
-    }
-}
 
 /// Cuts `bytes` at random places.
 pub fn rechunk<'a>(mut bytes: &'a [u8], random: &mut Random) -> Vec<&'a [u8]> {

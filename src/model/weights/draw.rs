@@ -22,6 +22,7 @@ use super::header::Dtype;
 use super::layout::{Expected, Layout, Weight};
 use crate::shapes::Activation;
 use crate::target::{self, Coding, Kind, Purpose, Role, Site, each_experts};
+use step::random::Random;
 
 /// Distance of the channels that have the same value for every token.
 const COMMON_EVERY: usize = 16;
@@ -340,12 +341,9 @@ fn put_common(common: &[f32], columns: usize, first: usize, out: &mut [[u8; 2]])
     }
 }
 
-/// The `index`-th output of SplitMix64 from `seed`.
+/// The `index`-th number of a seed.
 fn word(seed: u64, index: u64) -> u64 {
-    let state = seed.wrapping_add(index.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
+    Random::new(seed).after(index).bits()
 }
 
 /// Fills `out` with drawn bytes from index `first` on: eight of each word.

@@ -10,8 +10,8 @@ use std::time::Duration;
 use super::store::Storage;
 use super::{Opened, Options};
 use crate::prefix::Naming;
-use crate::sim::Dice;
 use crate::tier::Tier;
+use step::random::Random;
 use step::transfer::Piece;
 
 /// Faults that the disk has.
@@ -55,10 +55,10 @@ impl Fake {
 
 impl<N: Naming> Tier<N> {
     /// Some of the pages and states that it has in host memory.
-    pub fn taken(&self, dice: &mut Dice) -> Vec<Range<usize>> {
+    pub fn taken(&self, random: &mut Random) -> Vec<Range<usize>> {
         let pages = self.index.all_pages().map(Piece::Page);
         let all = pages.chain(self.index.all_states().map(Piece::State));
-        let some = all.filter(|_| dice.chance(0.2));
+        let some = all.filter(|_| random.chance(0.2));
         some.map(|piece| self.host.range(piece, self.pieces))
             .collect()
     }
@@ -84,18 +84,18 @@ impl<N: Naming> Tier<N> {
 
 impl Fake {
     /// Changes a bit of one of its last entries, cuts it, exchanges it or loses it.
-    pub fn spoil(&self, dice: &mut Dice) {
+    pub fn spoil(&self, random: &mut Random) {
         let mut memory = self.memory();
         let last: Vec<u64> = memory.whole.keys().rev().copied().take(3).collect();
         if last.is_empty() {
             return;
         }
-        let entry = dice.pick(&last);
-        let other = memory.whole[&dice.pick(&last)].clone();
+        let entry = random.pick(&last);
+        let other = memory.whole[&random.pick(&last)].clone();
         let bytes = memory.whole.get_mut(&entry).expect("it is there");
-        let at = dice.below(bytes.len());
-        match dice.below(4) {
-            0 => bytes[at] ^= 1 << dice.below(8),
+        let at = random.below(bytes.len());
+        match random.below(4) {
+            0 => bytes[at] ^= 1 << random.below(8),
             1 => bytes.truncate(at),
             2 => *bytes = other,
             _ => drop(memory.whole.remove(&entry)),

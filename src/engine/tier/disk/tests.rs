@@ -8,9 +8,9 @@ use step::testing::few_or_many;
 
 use super::testing::Fake;
 use super::*;
-use crate::sim::Dice;
 use crate::tier::testing::prompt;
 use step::executor::TokenId;
+use step::random::Random;
 
 const PIECES: PieceBytes = PieceBytes {
     page: PIECE_ALIGN,
@@ -145,14 +145,14 @@ fn no_flipped_bit_is_used() {
     let sound = fake.memory().clone();
     let mut missed = 0;
     for number in 0..FLIPS {
-        let mut dice = Dice::new(number);
-        let (at, bit) = (dice.below(ENTRY as usize), dice.below(8));
+        let mut random = Random::new(number);
+        let (at, bit) = (random.below(ENTRY as usize), random.below(8));
         let flip = || {
             let mut memory = fake.memory();
             let entry = memory.whole.values_mut().next().expect("it was written");
             entry[at] ^= 1 << bit;
         };
-        let is_before = dice.chance(0.5);
+        let is_before = random.chance(0.5);
         *fake.memory() = sound.clone();
         if is_before {
             flip();

@@ -30,8 +30,8 @@ pub fn round(head: &mut [f32]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::cpu::testing::Random;
     use crate::weights::format::E4M3;
+    use step::random::Random;
 
     #[test]
     fn numbers_of_the_format_stay_as_they_are() {

@@ -3,11 +3,11 @@
 use super::experts::Routing;
 use super::tests::{assert_close, batch, sigmoid, tensor, wide};
 use super::{Cpu, Tensor};
-use crate::backend::cpu::testing::Random;
 use crate::ops::{Decay, Delta, GatedDelta};
 use crate::shapes;
 use crate::target::NORM_EPS;
 use step::executor::PageId;
+use step::random::Random;
 
 /// Three heads of a group, no width a multiple of what is computed together.
 struct Mamba;

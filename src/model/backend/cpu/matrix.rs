@@ -443,8 +443,8 @@ impl<E: Element> Panels<'_, E> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::cpu::testing::Random;
     use crate::weights::Bits;
+    use step::random::Random;
 
     fn naive(x: &[f32], w: &[f32], k: usize) -> Vec<u32> {
         let dot = |x: &[f32], w: &[f32]| {

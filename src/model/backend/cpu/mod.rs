@@ -16,8 +16,6 @@ mod nvfp4;
 pub(crate) mod pieces;
 pub(crate) mod pool;
 pub(crate) mod share;
-#[cfg(test)]
-pub(crate) mod testing;
 // A target of every group of operations.
 #[cfg(all(test, has = "delta", has = "experts"))]
 mod mamba_tests;

@@ -34,7 +34,7 @@ pub fn round(row: &mut [f32]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::cpu::testing::Random;
+    use step::random::Random;
 
     #[test]
     fn the_error_is_below_that_of_a_scale_and_half_a_step() {

@@ -1,12 +1,12 @@
 //! Each operation against its formula in F64, over shapes of the tests' own: every target tests
 //! every operation.
 
-use super::testing::Random;
 use super::*;
 use crate::ops::{Attend, Decay, Delta, Ends, GatedDelta, Hidden, Route};
 use crate::shapes::{Attention as _, Delta as _, Experts as _};
 use crate::target::*;
 use step::executor::{PageId, SeqRows, Slot};
+use step::random::Random;
 
 use super::experts::{Experts, Routing};
 

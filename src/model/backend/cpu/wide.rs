@@ -217,7 +217,7 @@ mod x86_64 {
     #[cfg(test)]
     mod tests {
         use super::*;
-        use crate::backend::cpu::testing::Random;
+        use step::random::Random;
 
         struct Arithmetic<'a>(
             &'a [f32; LANES],

@@ -1,11 +1,11 @@
 //! Rounding, of every coding that weights are rounded to.
 
 use super::*;
-use crate::backend::cpu::testing::Random;
 use crate::target::NVFP4_GROUP;
 use crate::weights::Stored;
 use crate::weights::format::E4M3;
 use crate::weights::rounding::{E4M3_MAX, largest, round_e2m1, round_e4m3};
+use step::random::Random;
 
 const ROUNDED: [Coding; 2] = [Coding::Nvfp4, Coding::Fp8];
 

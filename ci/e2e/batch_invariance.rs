@@ -1,20 +1,23 @@
-//! Choices of drawn requests, computed alone without drafts and again in company: the same bits,
+//! Choices of drawn requests, computed alone without drafts and again beside others: the same bits,
 //! whole and streamed, with drafts of any depth, with prompts that are kept and such that are not.
-//! The company are the others of them, and clients that leave amid a reply.
+//! Beside each are others of them, and clients that leave amid a reply.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{LazyLock, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use engine::request::Sampling;
+use engine::testing::sampling;
+use model::target::VOCAB;
+use serde_json::{Map, Value, json};
+use step::random::Random;
 
 use crate::harness::{Answer, Server, few_or_many, with};
-use crate::malformed::Random;
 
 /// Choices for each rule of drafts, few in the suite.
 const CHOICES: usize = few_or_many(80, 5_000);
-/// Times that each request is asked in company.
+/// Times that each request is asked beside others.
 const TIMES: usize = 4;
 /// Clients that ask at once: more choices than there are slots.
 const CLIENTS: usize = 8;
@@ -38,37 +41,44 @@ fn prompt(random: &mut Random) -> String {
     (0..count).map(|_| *random.of(&WORDS)).collect()
 }
 
-/// Fields about how tokens are chosen.
-fn sampling(random: &mut Random) -> Value {
-    let mut fields = json!({"temperature": random.of(&[0.0, 0.7, 1.0, 2.0]),
-        "seed": random.below(1000), "ignore_eos": random.below(2) == 0});
+/// Rules of sampling as fields, those that leave a token wherever a grammar does.
+fn fields(rules: &Sampling) -> Value {
+    let biases = rules.logit_bias.iter();
+    let biases = biases.map(|(id, bias)| (id.to_string(), json!(bias)));
+    json!({"temperature": rules.temperature, "top_k": rules.top_k, "top_p": rules.top_p,
+        "min_p": rules.min_p, "presence_penalty": rules.presence_penalty,
+        "frequency_penalty": rules.frequency_penalty,
+        "repetition_penalty": rules.repetition_penalty, "logit_bias": Map::from_iter(biases),
+        "dry_multiplier": rules.dry.multiplier, "top_n_sigma": rules.top_n_sigma,
+        "typical_p": rules.typical_p, "xtc_probability": rules.xtc.probability,
+        "adaptive_sampling": rules.adaptive.is_some(), "seed": rules.seed})
+}
+
+/// Fields about how tokens are chosen, and where a reply ends.
+fn rules(random: &mut Random) -> Value {
+    let mut rules = fields(&sampling(random, VOCAB));
+    rules["ignore_eos"] = random.chance(0.5).into();
+    if random.chance(0.5) {
+        // Said over and over again, mostly, so that drafts are found in it.
+        let said = json!({"regex": "((one|two) three four ){20}"});
+        rules = with(rules, json!({"structured_outputs": said}));
+    }
     let more = [
-        json!({"top_p": 0.8}),
-        json!({"top_k": 7}),
-        json!({"min_p": 0.05}),
-        json!({"presence_penalty": 1.5, "frequency_penalty": -0.5}),
-        json!({"repetition_penalty": 1.2}),
-        json!({"logit_bias": {"17": 5, "300": -100}}),
         json!({"stop": ["e", "\n\n"]}),
         json!({"structured_outputs": {"regex": "[a-z0-9 ]{30,60}"}}),
         json!({"structured_outputs": {"json": {"type": "array", "items": {"type": "integer"}}}}),
     ];
-    if random.below(2) == 0 {
-        // Said over and over again, mostly, so that drafts are found in it.
-        let said = json!({"regex": "((one|two) three four ){20}"});
-        fields = with(fields, json!({"structured_outputs": said}));
+    match random.chance(0.5) {
+        true => with(rules, random.of(&more).clone()),
+        false => rules,
     }
-    for _ in 0..random.below(3) {
-        fields = with(fields, random.of(&more).clone());
-    }
-    fields
 }
 
 fn drawn(random: &mut Random) -> (&'static str, Value) {
     let most = *random.of(&[16, 16, 60]);
     let tokens = 1 + random.below(most);
     let shared = json!({"n": 1 + random.below(3), "max_tokens": tokens});
-    let fields = with(sampling(random), shared);
+    let fields = with(rules(random), shared);
     if random.below(2) == 0 {
         let messages = json!([{"role": "user", "content": prompt(random)}]);
         let chat = json!({"messages": messages, "logprobs": true,
@@ -169,7 +179,7 @@ fn different(server: &Server, recorded: &Recorded, streamed: bool) -> Vec<String
 /// for all rules of drafts.
 static ALONE: LazyLock<Vec<Recorded>> = LazyLock::new(|| {
     let server = Server::start_with(&["--speculate", "off"]);
-    let mut random = Random(SEED);
+    let mut random = Random::new(SEED);
     let (mut requests, mut count) = (Vec::new(), 0);
     while count * TIMES < CHOICES {
         let (path, body) = drawn(&mut random);
@@ -196,7 +206,7 @@ fn compare(speculate: &str) {
             let (server, next) = (&server, &next);
             let (compared, faults) = (&compared, &faults);
             scope.spawn(move || {
-                let mut random = Random(SEED + 1 + client as u64);
+                let mut random = Random::new(SEED + 1 + client as u64);
                 while next.fetch_add(1, Ordering::Relaxed) < requests.len() * TIMES
                     || compared.load(Ordering::Relaxed) < CHOICES
                 {
@@ -230,7 +240,7 @@ fn compare(speculate: &str) {
 }
 
 #[test]
-fn choices_have_the_same_bits_in_company() {
+fn choices_have_the_same_bits_in_any_batch() {
     compare("auto");
 }
 

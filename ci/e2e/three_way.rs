@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::company::choices;
+use crate::batch_invariance::choices;
 use crate::harness::{Answer, Connection, Server, few_or_many, with};
 
 /// Makes the things and the list of all.
@@ -44,7 +44,7 @@ things! {
 }
 
 /// Ways to choose three of nine.
-const TRIPLES: usize = 84;
+const WAYS: usize = 84;
 /// Drawn requests of each.
 const ROUNDS: usize = few_or_many(1, 12);
 
@@ -218,15 +218,15 @@ fn begin(server: &Server, body: Value) -> Connection {
 }
 
 /// Every three of the things.
-fn triples() -> Vec<[Thing; 3]> {
-    let mut triples = Vec::new();
+fn threes() -> Vec<[Thing; 3]> {
+    let mut threes = Vec::new();
     for (at, &first) in THINGS.iter().enumerate() {
         for (behind, &second) in THINGS.iter().enumerate().skip(at + 1) {
             let thirds = THINGS[behind + 1..].iter();
-            triples.extend(thirds.map(|&third| [first, second, third]));
+            threes.extend(thirds.map(|&third| [first, second, third]));
         }
     }
-    triples
+    threes
 }
 
 #[test]
@@ -235,9 +235,9 @@ fn every_three_things_together_change_no_bit() {
         plain: Server::start_with(&["--speculate", "off"]),
         drafts: Server::start_with(&["--speculate", "7"]),
     };
-    let triples = triples();
-    assert_eq!(triples.len(), TRIPLES);
-    let mut together: Vec<Vec<Thing>> = triples.iter().map(|three| three.to_vec()).collect();
+    let threes = threes();
+    assert_eq!(threes.len(), WAYS);
+    let mut together: Vec<Vec<Thing>> = threes.iter().map(|three| three.to_vec()).collect();
     together.push(THINGS.to_vec());
     let (mut cases, mut compared) = (0, 0);
     for things in together.iter().cycle().take(ROUNDS * together.len()) {
@@ -247,9 +247,9 @@ fn every_three_things_together_change_no_bit() {
         cases += 1;
     }
     println!(
-        "{cases} requests of {} triples and all {} things at once: {compared} choices compared, 0 \
+        "{cases} requests of {} threes and all {} things at once: {compared} choices compared, 0 \
          different, {} drafts tried",
-        triples.len(),
+        threes.len(),
         THINGS.len(),
         servers.drafts.metric(DRAFTS)
     );

@@ -14,23 +14,23 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
-use super::adaptive::Sections;
-use super::constraint::{self, Constraint, Mask, Next};
-use super::drafts::Drafter;
-use super::events::{self, EventReceiver};
-use super::fair_queue::Source;
-use super::request::{
-    Admitted, COMMON, Dry, Event, FinishReason, Request, Sampling, Scored, TokenLogprobs, Xtc,
+use super::equivalence::spread;
+use super::{STOP, sampling};
+use crate::constraint::{self, Constraint, Mask, Next};
+use crate::drafts::Drafter;
+use crate::events::{self, EventReceiver};
+use crate::fair_queue::Source;
+use crate::request::{
+    Admitted, COMMON, Event, FinishReason, Request, Sampling, Scored, TokenLogprobs,
 };
-use super::sampler::{self, Sampler, Scratch};
-use super::speculate::{DEPTH_MAX, Speculate};
-use super::thinking::ThinkingBudget;
-use super::tier::Tier;
-use super::trials::spread;
-use super::{DEVICE_FAILED, Engine, Handle, Limits, Rejected, Round, rng, runtime, scheduler};
+use crate::sampler::{self, Sampler, Scratch};
+use crate::speculate::{DEPTH_MAX, Speculate};
+use crate::tier::Tier;
+use crate::{DEVICE_FAILED, Engine, Handle, Limits, Rejected, Round, rng, runtime, scheduler};
 use step::executor::{
     DeviceError, Drafted, Drafting, Executor, PageId, Ranked, SeqRows, Slot, TokenId,
 };
+use step::random::Random;
 use step::ranking::{self, argmax};
 use step::testing::{TINY, few_or_many};
 use step::transfer::{PIECE_ALIGN, Piece, PieceBytes, Transfer};
@@ -39,7 +39,6 @@ use step::{PAGE, Window};
 pub const VOCAB: usize = 48;
 /// Sequences that begin with this token meet broken logits now and then.
 pub const POISON: TokenId = 0;
-const STOP: TokenId = 7;
 
 /// Knowledge of the hash model after some tokens of a sequence.
 #[derive(Clone, Copy, Debug, Default)]
@@ -75,12 +74,9 @@ impl Digest {
     }
 }
 
-/// The finaliser of splitmix64.
-fn mix(value: u64) -> u64 {
-    let value = value.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    let value = (value ^ value >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    let value = (value ^ value >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-    value ^ value >> 31
+/// Hash of a number.
+const fn mix(value: u64) -> u64 {
+    Random::new(value).bits()
 }
 
 /// The hash model on a make-believe device that checks what it is asked to do.
@@ -700,7 +696,7 @@ impl Spec {
             logits.clear();
             digest.logits::<VOCAB>(self.prompt[digest.probe()], &mut logits);
             if logits.iter().any(|logit| !logit.is_finite()) {
-                events.push(Event::Failed(super::sequence::NOT_FINITE.into()));
+                events.push(Event::Failed(crate::sequence::NOT_FINITE.into()));
                 return events;
             }
             let own = logits[pair[1] as usize];
@@ -742,7 +738,7 @@ impl Spec {
             logits.clear();
             digest.logits::<VOCAB>(tokens[digest.probe()], &mut logits);
             if logits.iter().any(|logit| !logit.is_finite()) {
-                events.push(Event::Failed(super::sequence::NOT_FINITE.into()));
+                events.push(Event::Failed(crate::sequence::NOT_FINITE.into()));
                 return events;
             }
             if let Some(toy) = &toy {
@@ -755,7 +751,7 @@ impl Spec {
                 }
             }
             let Some(id) = sampler.next(&logits, tokens.len(), &mut scratch) else {
-                events.push(Event::Refused(super::sequence::NOTHING_LEFT.into()));
+                events.push(Event::Refused(crate::sequence::NOTHING_LEFT.into()));
                 return events;
             };
             let logprobs = self
@@ -778,7 +774,7 @@ impl Spec {
     }
 }
 
-/// An event with one scored token in each: how many of them one step gives depends on the company.
+/// An event with one scored token in each: how many of them one step gives depends on the others.
 pub fn singles(event: Event) -> Vec<Event> {
     match event {
         Event::Prompt(scores) => {
@@ -789,67 +785,36 @@ pub fn singles(event: Event) -> Vec<Event> {
     }
 }
 
-/// A stream of choices that a seed determines.
-pub struct Dice {
-    seed: u64,
-    thrown: u64,
-}
-
-impl Dice {
-    pub fn new(seed: u64) -> Self {
-        Dice { seed, thrown: 0 }
-    }
-
-    fn unit(&mut self) -> f64 {
-        self.thrown += 1;
-        rng::uniform(self.seed, self.thrown)
-    }
-
-    /// Below `count`.
-    pub fn below(&mut self, count: usize) -> usize {
-        (self.unit() * count as f64) as usize
-    }
-
-    /// From `least` to `most`, both included.
-    pub fn within(&mut self, least: usize, most: usize) -> usize {
-        least + self.below(most - least + 1)
-    }
-
-    pub fn chance(&mut self, share: f64) -> bool {
-        self.unit() < share
-    }
-
-    pub fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
-        choices[self.below(choices.len())]
-    }
-
-    pub fn spec(&mut self) -> Spec {
-        let prompt_len = match self.below(4) {
-            0 => self.pick(&[1, PAGE - 1, PAGE, PAGE + 1, 2 * PAGE]),
-            1 => self.within(1, 6 * PAGE),
-            _ => self.within(1, 40),
+impl Spec {
+    pub fn drawn(random: &mut Random) -> Spec {
+        let prompt_len = match random.below(4) {
+            0 => random.pick(&[1, PAGE - 1, PAGE, PAGE + 1, 2 * PAGE]),
+            1 => random.within(1, 6 * PAGE),
+            _ => random.within(1, 40),
         };
-        let mut prompt: Vec<TokenId> = (0..prompt_len)
-            .map(|_| self.within(1, VOCAB - 1) as TokenId)
-            .collect();
-        if self.chance(0.6) {
-            let stem = self.stem();
+        let mut prompt = random.tokens(1..VOCAB, prompt_len);
+        if random.chance(0.6) {
+            let stem = stem(random);
             prompt.splice(0..0, stem);
         }
         let mut spec = Spec {
             prompt,
-            max_tokens: self.within(1, 50),
-            stop_tokens: if self.chance(0.5) { vec![STOP] } else { vec![] },
-            sampling: self.sampling(),
-            logprobs: self.chance(0.3).then(|| self.below(8)),
-            prompt_logprobs: self.chance(0.3).then(|| self.below(8)),
-            constraint: self.chance(0.3).then(|| self.toy()),
+            max_tokens: random.within(1, 50),
+            stop_tokens: if random.chance(0.5) {
+                vec![STOP]
+            } else {
+                vec![]
+            },
+            sampling: sampling(random, VOCAB),
+            logprobs: random.chance(0.3).then(|| random.below(8)),
+            prompt_logprobs: random.chance(0.3).then(|| random.below(8)),
+            constraint: random.chance(0.3).then(|| Toy::drawn(random)),
         };
         if spec.constraint.is_some() {
             // This one holds from the first token, inside any reasoning.
             spec.sampling.thinking_budget = None;
         }
-        match self.below(24) {
+        match random.below(24) {
             0 => spec.max_tokens = 0,
             1 => spec.max_tokens = TINY.context,
             2..5 => spec.prompt[0] = POISON,
@@ -857,97 +822,52 @@ impl Dice {
         }
         spec
     }
+}
 
-    /// A beginning that other prompts have, too.
-    fn stem(&mut self) -> Vec<TokenId> {
-        let whole = self.below(3) as u64;
-        let length = match self.below(3) {
-            0 => PAGE * self.within(1, 6),
-            1 => self.pick(&[PAGE - 1, PAGE + 1, 2 * PAGE - 1, 2 * PAGE + 1]),
-            _ => self.within(1, 6 * PAGE),
-        };
-        let token = |at| mix(whole << 32 | at) % (VOCAB as u64 - 1) + 1;
-        (0..length as u64).map(|at| token(at) as TokenId).collect()
-    }
-
-    fn toy(&mut self) -> Toy {
+impl Toy {
+    fn drawn(random: &mut Random) -> Toy {
         Toy {
-            seed: self.below(1 << 30) as u64,
+            seed: random.below(1 << 30) as u64,
             taken: 0,
-            most: self.within(1, 30) as u64,
-            free: self.pick(&[0, 0, 0, 3]),
-            breaks: self.chance(0.1),
-            slow: self.chance(0.005),
+            most: random.within(1, 30) as u64,
+            free: random.pick(&[0, 0, 0, 3]),
+            breaks: random.chance(0.1),
+            slow: random.chance(0.005),
         }
     }
+}
 
-    fn sampling(&mut self) -> Sampling {
-        Sampling {
-            temperature: self.pick(&[0.0, 0.0, 0.7, 1.5]),
-            top_k: self.pick(&[0, 1, 5, 1000]),
-            top_p: self.pick(&[1.0, 0.9, 0.3]),
-            min_p: self.pick(&[0.0, 0.0, 0.1]),
-            presence_penalty: self.pick(&[0.0, 0.0, 1.0]),
-            frequency_penalty: self.pick(&[0.0, 0.0, -0.5]),
-            repetition_penalty: self.pick(&[1.0, 1.0, 1.3]),
-            logit_bias: if self.chance(0.2) {
-                vec![(STOP, 1.5)]
-            } else {
-                vec![]
-            },
-            dry: Dry {
-                multiplier: self.pick(&[0.0, 0.0, 0.0, 1.0]),
-                ..Dry::default()
-            },
-            top_n_sigma: self.pick(&[0.0, 0.0, 0.0, 1.0]),
-            typical_p: self.pick(&[1.0, 1.0, 1.0, 0.5]),
-            xtc: Xtc {
-                probability: self.pick(&[0.0, 0.0, 0.0, 0.5]),
-                ..Xtc::default()
-            },
-            min_tokens: self.pick(&[0, 0, 0, 4]),
-            allowed: match self.chance(0.05) {
-                true => (0..VOCAB as TokenId).step_by(2).collect(),
-                false => vec![],
-            },
-            bad_words: match self.chance(0.1) {
-                true => vec![vec![6], vec![7, 8]],
-                false => vec![],
-            },
-            seed: self.below(1 << 30) as u64,
-            adaptive: self.chance(0.1).then_some(Sections {
-                reasoning: Some([2, 3]),
-                calls: Some([4, 5]),
-                constrained: false,
-            }),
-            thinking_budget: self.chance(0.2).then(|| ThinkingBudget {
-                tokens: self.below(20),
-                close: vec![2],
-                ending: vec![3, 2, 4],
-            }),
-        }
-    }
+/// A beginning that other prompts have, too.
+fn stem(random: &mut Random) -> Vec<TokenId> {
+    let whole = random.below(3) as u64;
+    let length = match random.below(3) {
+        0 => PAGE * random.within(1, 6),
+        1 => random.pick(&[PAGE - 1, PAGE + 1, 2 * PAGE - 1, 2 * PAGE + 1]),
+        _ => random.within(1, 6 * PAGE),
+    };
+    let token = |at| mix(whole << 32 | at) % (VOCAB as u64 - 1) + 1;
+    (0..length as u64).map(|at| token(at) as TokenId).collect()
+}
 
-    fn limits(&mut self) -> Limits {
-        let limits = Limits {
-            sequences: self.within(1, 8),
-            snapshots: self.pick(&[0, 1, 2, 8]),
-            window: None,
-            drafts: self.pick(&[0, 1, 7, 7, 14]),
-            speculate: match self.below(3) {
-                0 => Speculate::Auto,
-                _ => Speculate::Depth(self.within(0, DEPTH_MAX)),
-            },
-            queued: self.within(1, 8),
-            pages: self.within(2, 40),
-            host_bytes: PIECE_ALIGN * self.pick(&[0, 18, 40, 200]),
-            prefill_tokens: PAGE * self.within(1, 5),
-            ..Limits::of(&TINY)
-        };
-        match self.pick(&[0, 0, 1, 70, 300]) {
-            0 => limits,
-            positions => windowed(limits, positions),
-        }
+fn drawn_limits(random: &mut Random) -> Limits {
+    let limits = Limits {
+        sequences: random.within(1, 8),
+        snapshots: random.pick(&[0, 1, 2, 8]),
+        window: None,
+        drafts: random.pick(&[0, 1, 7, 7, 14]),
+        speculate: match random.below(3) {
+            0 => Speculate::Auto,
+            _ => Speculate::Depth(random.within(0, DEPTH_MAX)),
+        },
+        queued: random.within(1, 8),
+        pages: random.within(2, 40),
+        host_bytes: PIECE_ALIGN * random.pick(&[0, 18, 40, 200]),
+        prefill_tokens: PAGE * random.within(1, 5),
+        ..Limits::of(&TINY)
+    };
+    match random.pick(&[0, 0, 1, 70, 300]) {
+        0 => limits,
+        positions => windowed(limits, positions),
     }
 }
 
@@ -998,10 +918,9 @@ pub fn wrong(known: &[TokenId], most: usize) -> Vec<TokenId> {
 
 /// Anything, as many as it likes.
 pub fn random(known: &[TokenId], most: usize) -> Vec<TokenId> {
-    let mut dice = Dice::new(mix(known.len() as u64 ^ u64::from(known[0]) << 32));
-    (0..dice.within(0, most))
-        .map(|_| dice.below(VOCAB) as TokenId)
-        .collect()
+    let mut random = Random::new(mix(known.len() as u64 ^ u64::from(known[0]) << 32));
+    let count = random.within(0, most);
+    random.tokens(0..VOCAB, count)
 }
 
 /// Tokens that come, up to some place.
@@ -1028,7 +947,7 @@ struct Client {
     read: usize,
     receiver: Option<EventReceiver>,
     /// Events that it reads per round.
-    pace: usize,
+    reads: usize,
     leaves_at: Option<usize>,
 }
 
@@ -1086,7 +1005,7 @@ fn alike(found: &Event, expected: &Event) -> bool {
 }
 
 struct Simulation {
-    dice: Dice,
+    random: Random,
     limits: Limits,
     handle: Handle,
     engine: Engine<HashModel<VOCAB>>,
@@ -1111,23 +1030,23 @@ const BURST: usize = 20;
 
 impl Simulation {
     fn new(seed: u64) -> Self {
-        let mut dice = Dice::new(seed);
-        let limits = dice.limits();
-        let steps = if dice.chance(0.1) {
-            dice.below(200) as u64
+        let mut random = Random::new(seed);
+        let limits = drawn_limits(&mut random);
+        let steps = if random.chance(0.1) {
+            random.below(200) as u64
         } else {
             u64::MAX
         };
         let mut model = HashModel::failing_after(&limits, steps);
-        model.ranks = dice.below(2) * dice.within(1, VOCAB);
-        model.draws = dice.chance(0.5);
-        model.slow = dice.pick(&[0.0, 0.02, 0.3]);
+        model.ranks = random.below(2) * random.within(1, VOCAB);
+        model.draws = random.chance(0.5);
+        model.slow = random.pick(&[0.0, 0.02, 0.3]);
         let (handle, mut engine) = engine(limits, model);
-        engine.drafter = dice.pick(&DRAFTERS);
+        engine.drafter = random.pick(&DRAFTERS);
         engine.now = simulated;
         TOLD.take();
         Simulation {
-            dice,
+            random,
             limits,
             handle,
             engine,
@@ -1143,23 +1062,23 @@ impl Simulation {
 
     /// Many requests of one client at once.
     fn flood(&mut self) {
-        let client = self.dice.below(3) as u64;
+        let client = self.random.below(3) as u64;
         self.floods += 1;
         (0..BURST).for_each(|_| self.arrive(client));
     }
 
     fn arrive(&mut self, client: u64) {
-        let mut spec = self.dice.spec();
+        let mut spec = Spec::drawn(&mut self.random);
         spec.constraint = spec.constraint.filter(|_| self.constrained);
-        let (mut request, receiver) = spec.request(self.dice.within(3, 6));
+        let (mut request, receiver) = spec.request(self.random.within(3, 6));
         request.source = Source {
             client,
-            returns: self.dice.chance(0.5),
-            connection: self.dice.below(2) as u64,
+            returns: self.random.chance(0.5),
+            connection: self.random.below(2) as u64,
             call: (self.clients.len() / 2) as u64,
         };
-        request.domain = self.dice.pick(&[0, 1, COMMON]);
-        request.head = self.dice.below(8 * PAGE);
+        request.domain = self.random.pick(&[0, 1, COMMON]);
+        request.head = self.random.below(8 * PAGE);
         let tokens = request.prompt.len();
         let full = !self.handle.has_capacity(request.source, tokens);
         match self.handle.submit(request) {
@@ -1171,15 +1090,15 @@ impl Simulation {
             }
             Err(Rejected::Stopped(_)) => panic!("the engine runs"),
         }
-        let stays = self.dice.chance(0.7);
+        let stays = self.random.chance(0.7);
         let expected = spec.expected(&self.limits);
         tell(&spec, &expected);
         self.clients.push(Client {
             expected,
             read: 0,
             receiver: Some(receiver),
-            pace: self.dice.pick(&[0, 1, 1, 2, 9]),
-            leaves_at: (!stays).then(|| self.round + self.dice.below(40)),
+            reads: self.random.pick(&[0, 1, 1, 2, 9]),
+            leaves_at: (!stays).then(|| self.round + self.random.below(40)),
         });
     }
 
@@ -1196,7 +1115,7 @@ impl Simulation {
             ..
         } = &self.engine;
         assert!(candidates.len() <= limits.slots() && plan.scheduled.len() <= limits.sequences);
-        assert!(kv.is_conserved(running.len(), super::lent(running)));
+        assert!(kv.is_conserved(running.len(), crate::lent(running)));
         assert_eq!(kv.check_integrity(), Ok(()));
         assert!(tier.as_ref().is_none_or(Tier::is_conserved));
         assert!(
@@ -1271,7 +1190,7 @@ impl Simulation {
         }
         self.round += 1;
         for client in &mut self.clients {
-            client.read(client.pace, false);
+            client.read(client.reads, false);
             if client.leaves_at.is_some_and(|at| at <= self.round) {
                 client.receiver = None;
             }
@@ -1283,7 +1202,7 @@ impl Simulation {
     fn finish(&mut self) -> Result<(), DeviceError> {
         self.clients
             .iter_mut()
-            .for_each(|client| client.pace = usize::MAX);
+            .for_each(|client| client.reads = usize::MAX);
         let work = |client: &Client| client.expected.len() + TINY.context / PAGE;
         let bound = 2 * self.clients.iter().map(work).sum::<usize>() + COPY_ROUNDS;
         self.handle.drain();
@@ -1296,15 +1215,15 @@ impl Simulation {
     }
 
     fn run(&mut self) -> Result<(), DeviceError> {
-        let busy = self.dice.pick(&[0.1, 0.5, 1.5]);
+        let busy = self.random.pick(&[0.1, 0.5, 1.5]);
         for _ in 0..ARRIVAL_ROUNDS {
-            for _ in 0..self.dice.within(0, 3) {
-                if self.dice.chance(busy / 2.0) {
-                    let client = self.dice.below(3) as u64;
+            for _ in 0..self.random.within(0, 3) {
+                if self.random.chance(busy / 2.0) {
+                    let client = self.random.below(3) as u64;
                     self.arrive(client);
                 }
             }
-            if self.dice.chance(0.002) {
+            if self.random.chance(0.002) {
                 self.flood();
             }
             self.tick()?;
@@ -1494,9 +1413,9 @@ pub fn run_together(specs: &[Spec], limits: Limits) -> Vec<Vec<Event>> {
 }
 
 #[test]
-fn events_are_the_same_alone_and_in_any_company() {
-    let mut dice = Dice::new(11);
-    let specs: Vec<Spec> = (0..40).map(|_| dice.spec()).collect();
+fn events_are_the_same_alone_and_in_any_batch() {
+    let mut random = Random::new(11);
+    let specs: Vec<Spec> = (0..40).map(|_| Spec::drawn(&mut random)).collect();
     let limits = |sequences, pages, prefill_pages| Limits {
         sequences,
         snapshots: sequences / 2,
@@ -1512,13 +1431,13 @@ fn events_are_the_same_alone_and_in_any_company() {
         .iter()
         .map(|spec| run_together(std::slice::from_ref(spec), limits(1, 32, 32)).remove(0))
         .collect();
-    for company in [
+    for limits in [
         limits(1, 32, 1),
         limits(3, 32, 2),
         limits(16, 32, 3),
         limits(40, 512, 8),
     ] {
-        assert_eq!(run_together(&specs, company), alone, "{company:?}");
+        assert_eq!(run_together(&specs, limits), alone, "{limits:?}");
     }
 }
 
@@ -1528,7 +1447,7 @@ fn a_prompt_goes_on_after_the_head_of_the_first_that_had_it() {
     let limits = Limits {
         snapshots: 4,
         window: None,
-        ..Dice::new(13).limits()
+        ..drawn_limits(&mut Random::new(13))
     };
     let cached = |told: usize| {
         let pages = limits.pages.max(20);
@@ -1536,7 +1455,7 @@ fn a_prompt_goes_on_after_the_head_of_the_first_that_had_it() {
         let (handle, mut engine) = engine(limits, HashModel::<VOCAB>::new(&limits));
         for own in 1..3 {
             let tokens = |position| if position < head { 9 } else { own };
-            let mut spec = Dice::new(14).spec();
+            let mut spec = Spec::drawn(&mut Random::new(14));
             spec.prompt = (0..6 * PAGE).map(tokens).collect();
             (spec.max_tokens, spec.prompt_logprobs) = (1, None);
             let (mut request, _receiver) = spec.request(4);
@@ -1566,7 +1485,7 @@ fn pages_of_a_window_stay_few_while_a_sequence_grows_and_prompts_go_on_from_the_
     let limits = windowed(limits, 100);
     let window = limits.window.expect("there are snapshots");
     let (handle, mut engine) = engine(limits, HashModel::<VOCAB>::new(&limits));
-    let mut spec = Dice::new(21).spec();
+    let mut spec = Spec::drawn(&mut Random::new(21));
     spec.prompt = (0..LONG).map(|at| (at % 40 + 1) as TokenId).collect();
     (spec.max_tokens, spec.stop_tokens, spec.prompt_logprobs) = (6 * PAGE, vec![], None);
     (spec.constraint, spec.sampling) = (None, Sampling::default());
@@ -1607,7 +1526,7 @@ fn computed_of_equals(snapshots: usize, whose: [(u64, u128); 4], leaves: usize) 
         ..Limits::of(&TINY)
     };
     let (handle, mut engine) = engine(limits, HashModel::<VOCAB>::new(&limits));
-    let mut spec = Dice::new(18).spec();
+    let mut spec = Spec::drawn(&mut Random::new(18));
     spec.prompt = (0..EQUAL_TOKENS)
         .map(|at| (at % 40 + 1) as TokenId)
         .collect();
@@ -1681,7 +1600,7 @@ fn a_flood_leaves_another_client_its_working_set() {
         ..Limits::of(&TINY)
     };
     let (handle, mut engine) = engine(limits, HashModel::<VOCAB>::new(&limits));
-    let mut dice = Dice::new(15);
+    let mut random = Random::new(15);
     let submit = |client: u64, domain: u128, prompt: Vec<TokenId>, max_tokens| {
         let spec = Spec {
             prompt,
@@ -1707,7 +1626,7 @@ fn a_flood_leaves_another_client_its_working_set() {
     run(&mut asked);
     for request in 0..FLOOD {
         // A domain for each, as one key may have by its salts.
-        let first = dice.within(5, VOCAB - 1) as TokenId;
+        let first = random.within(5, VOCAB - 1) as TokenId;
         let prompt = (0..4 * PAGE).map(|at| first.max(at as TokenId % VOCAB as TokenId));
         asked.push(submit(2, 2 + request as u128, prompt.collect(), 2 * PAGE));
     }
@@ -1731,7 +1650,7 @@ fn what_the_device_draws_holds() {
 
 /// Replies at some temperatures, with predictions that the host draws from, or the device.
 fn predictions_hold(draws: bool, temperatures: &[f32]) {
-    let mut dice = Dice::new(12);
+    let mut random = Random::new(12);
     let limits = Limits {
         sequences: 6,
         snapshots: 2,
@@ -1751,13 +1670,13 @@ fn predictions_hold(draws: bool, temperatures: &[f32]) {
     engine.drafter = Drafter::Mtp;
     let mut receivers = Vec::new();
     for first in 1..20 {
-        let prompt = (0..dice.within(1, 3 * PAGE)).map(|at| (first + at) as TokenId % 40 + 1);
+        let prompt = (0..random.within(1, 3 * PAGE)).map(|at| (first + at) as TokenId % 40 + 1);
         let spec = Spec {
             prompt: prompt.collect(),
             max_tokens: 40,
             stop_tokens: vec![],
             sampling: Sampling {
-                temperature: dice.pick(temperatures),
+                temperature: random.pick(temperatures),
                 seed: first as u64,
                 ..Sampling::default()
             },
@@ -1801,7 +1720,7 @@ fn predicted_rows(
     for rows in [1, 8] {
         engine.costs.note(rows, STEP + more_rows * rows as u32);
     }
-    let mut spec = Dice::new(16).spec();
+    let mut spec = Spec::drawn(&mut Random::new(16));
     spec.prompt = (0..prompt).map(|at| (at % 40 + 1) as TokenId).collect();
     (spec.max_tokens, spec.stop_tokens, spec.prompt_logprobs) = (reply, vec![], None);
     (spec.constraint, spec.sampling) = (None, Sampling::default());

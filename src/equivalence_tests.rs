@@ -1,6 +1,6 @@
 //! Trials of equal bits through the engine over the whole model, where it is of the repository.
 
-use engine::trials::{
+use engine::testing::equivalence::{
     Chunks, DRAFT_WAYS, Desk, Drafted, Prefixes, chunks, drafted, prefix, shared_lengths, spread,
 };
 use model::target::{DRAFTS, FACTS, MODEL, SNAPSHOTS};

@@ -11,14 +11,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::drafts::Drafter;
-use super::prefix::Keyed;
-use super::request::{Event, Sampling};
-use super::sim::{self, Dice, Spec};
-use super::speculate::{DEPTH_MAX, Speculate};
-use super::tier::disk::testing::Fake;
-use super::{Engine, Handle, Limits};
+use super::sampling;
+use super::simulator::{self, Spec};
+use crate::drafts::Drafter;
+use crate::prefix::Keyed;
+use crate::request::{Event, Sampling};
+use crate::speculate::{DEPTH_MAX, Speculate};
+use crate::tier::disk::testing::Fake;
+use crate::{Engine, Handle, Limits};
 use step::executor::{Executor, TokenId};
+use step::random::Random;
 use step::{Facts, PAGE};
 
 /// Time between lines about how far trials are.
@@ -142,7 +144,7 @@ impl<E: Executor> Desk<E> {
 
     /// A desk over an executor with such limits.
     pub fn new(limits: Limits, executor: E) -> Desk<E> {
-        let (handle, engine) = sim::engine(limits, executor);
+        let (handle, engine) = simulator::engine(limits, executor);
         Desk {
             engine,
             disk: None,
@@ -182,17 +184,17 @@ impl<E: Executor> Desk<E> {
     }
 
     /// Has the disk lose or change some of what it has.
-    fn spoil(&mut self, dice: &mut Dice) {
+    fn spoil(&mut self, random: &mut Random) {
         let (disk, _) = self.disk.as_ref().expect("there are tiers");
-        disk.spoil(dice);
+        disk.spoil(random);
     }
 
     /// Changes bits of what host memory has.
-    fn flip(&mut self, dice: &mut Dice) {
+    fn flip(&mut self, random: &mut Random) {
         let tier = self.engine.tier.as_ref().expect("there are tiers");
-        for place in tier.taken(dice) {
-            let at = place.start + dice.below(FLIPPED);
-            self.engine.executor.host_memory(at..at + 1)[0] ^= 1 << dice.below(8);
+        for place in tier.taken(random) {
+            let at = place.start + random.below(FLIPPED);
+            self.engine.executor.host_memory(at..at + 1)[0] ^= 1 << random.below(8);
         }
     }
 
@@ -270,22 +272,6 @@ fn request(prompt: Vec<TokenId>, sampling: Sampling) -> Spec {
     }
 }
 
-/// Greedy or drawn.
-fn sampling(dice: &mut Dice) -> Sampling {
-    Sampling {
-        temperature: dice.pick(&[0.0, 0.7, 1.5]),
-        top_p: dice.pick(&[1.0, 0.9]),
-        repetition_penalty: dice.pick(&[1.0, 1.0, 1.3]),
-        seed: dice.below(1 << 30) as u64,
-        ..Sampling::default()
-    }
-}
-
-fn tokens<E: Executor>(dice: &mut Dice, count: usize) -> Vec<TokenId> {
-    let token = |_| dice.within(1, E::VOCAB - 1) as TokenId;
-    (0..count).map(token).collect()
-}
-
 /// Tokens of a prompt after those that it shares, at most.
 const TAIL_MAX: usize = 24;
 
@@ -346,7 +332,7 @@ impl Prefixes {
 
 /// A prompt that shares its beginning with one or two before it.
 pub fn prefix<E: Executor>(desk: &mut Desk<E>, number: u64, found: &mut Prefixes) {
-    let (lengths, mut dice) = (shared_lengths(), Dice::new(number));
+    let (lengths, mut random) = (shared_lengths(), Random::new(number));
     let shared = lengths[number as usize % lengths.len()];
     // All lengths in turn, and after them the next kind of cache.
     let caches = if desk.disk.is_some() {
@@ -355,34 +341,34 @@ pub fn prefix<E: Executor>(desk: &mut Desk<E>, number: u64, found: &mut Prefixes
         HOST
     };
     let cache = (number as usize / lengths.len() + number as usize) % caches;
-    let stem = tokens::<E>(&mut dice, shared);
-    let after = |dice: &mut Dice, stem: &[TokenId]| {
-        let count = dice.within(1, TAIL_MAX);
-        let prompt = [stem, &tokens::<E>(dice, count)].concat();
-        request(prompt, sampling(dice))
+    let stem = random.tokens(1..E::VOCAB, shared);
+    let after = |random: &mut Random, stem: &[TokenId]| {
+        let count = random.within(1, TAIL_MAX);
+        let prompt = [stem, &random.tokens(1..E::VOCAB, count)].concat();
+        request(prompt, sampling(random, E::VOCAB))
     };
-    let asked = after(&mut dice, &stem);
+    let asked = after(&mut random, &stem);
     let wanted = desk.plain(&asked);
     let cached = desk.pages_cached();
     desk.evict(cached);
     let domain = desk.domain();
     let way = Way {
-        chunk: PAGE * dice.within(1, desk.chunk_max / PAGE),
+        chunk: PAGE * random.within(1, desk.chunk_max / PAGE),
         ..PLAIN
     };
     // One that parts in the middle leaves a state to go on from when the end goes.
-    let partings = match (cache, dice.within(1, 2)) {
+    let partings = match (cache, random.within(1, 2)) {
         (0, _) => vec![],
         (1, 1) => vec![shared],
         (1 | HOST | DISK | CHANGED, _) => vec![shared, shared],
         _ => vec![shared / 2, shared],
     };
     for parting in partings {
-        let before = after(&mut dice, &stem[..parting]);
+        let before = after(&mut random, &stem[..parting]);
         desk.ask(way, domain, &before);
     }
     if cache == 2 && desk.pages_cached() > 0 {
-        let count = dice.within(1, desk.pages_cached());
+        let count = random.within(1, desk.pages_cached());
         desk.evict(count);
     }
     if cache >= HOST {
@@ -391,18 +377,18 @@ pub fn prefix<E: Executor>(desk: &mut Desk<E>, number: u64, found: &mut Prefixes
         assert_eq!(desk.pages_cached(), 0);
     }
     if cache == CHANGED {
-        desk.flip(&mut dice);
+        desk.flip(&mut random);
     }
     // Before the start that finds it, or while it is served.
-    let spoiled = (cache == LOSSY).then(|| dice.chance(0.5));
+    let spoiled = (cache == LOSSY).then(|| random.chance(0.5));
     if spoiled == Some(true) {
-        desk.spoil(&mut dice);
+        desk.spoil(&mut random);
     }
     if [DISK, LOSSY].contains(&cache) {
         desk.restart_tiers();
     }
     if spoiled == Some(false) {
-        desk.spoil(&mut dice);
+        desk.spoil(&mut random);
     }
     let (reply, cached) = desk.ask(way, domain, &asked);
     assert_eq!(
@@ -441,9 +427,9 @@ impl Chunks {
 
 /// A prompt of a length in chunks of every size.
 pub fn chunks<E: Executor>(desk: &mut Desk<E>, length: usize, found: &mut Chunks) {
-    let mut dice = Dice::new(length as u64);
-    let prompt = tokens::<E>(&mut dice, length);
-    let spec = request(prompt, sampling(&mut dice));
+    let mut random = Random::new(length as u64);
+    let prompt = random.tokens(1..E::VOCAB, length);
+    let spec = request(prompt, sampling(&mut random, E::VOCAB));
     let wanted = desk.plain(&spec);
     for chunk in (PAGE..=desk.chunk_max).step_by(PAGE) {
         let domain = desk.domain();
@@ -458,9 +444,9 @@ pub fn chunks<E: Executor>(desk: &mut Desk<E>, length: usize, found: &mut Chunks
 const DRAFTERS: [(&str, Drafter); 5] = [
     ("prediction layer", Drafter::Mtp),
     ("earlier tokens", Drafter::NGram),
-    ("always wrong", Drafter::Given(sim::wrong)),
-    ("random", Drafter::Given(sim::random)),
-    ("oracle", Drafter::Given(sim::oracle)),
+    ("always wrong", Drafter::Given(simulator::wrong)),
+    ("random", Drafter::Given(simulator::random)),
+    ("oracle", Drafter::Given(simulator::oracle)),
 ];
 
 /// Depths from none to the largest.
@@ -511,28 +497,32 @@ impl Drafted {
 }
 
 /// A prompt that says something again and again, so that earlier tokens tell what comes.
-fn repeated<E: Executor>(dice: &mut Dice) -> Vec<TokenId> {
-    let count = dice.within(3, 8);
-    let said = tokens::<E>(dice, count);
-    let length = dice.within(1, 4 * count);
+fn repeated<E: Executor>(random: &mut Random) -> Vec<TokenId> {
+    let count = random.within(3, 8);
+    let said = random.tokens(1..E::VOCAB, count);
+    let length = random.within(1, 4 * count);
     said.into_iter().cycle().take(length).collect()
 }
 
 /// A reply with drafts.
 pub fn drafted<E: Executor>(desk: &mut Desk<E>, number: u64, found: &mut Drafted) {
-    let (mut dice, way) = (Dice::new(number), number as usize);
+    let (mut random, way) = (Random::new(number), number as usize);
     let (drafter, depth) = (way % DRAFTERS.len(), way / DRAFTERS.len() % DEPTHS);
     let sampled = way / DRAFTERS.len() / DEPTHS % 2 == 1;
-    let mut spec = request(repeated::<E>(&mut dice), sampling(&mut dice));
-    spec.sampling.temperature = if sampled { dice.pick(&[0.3, 1.0]) } else { 0.0 };
-    if dice.chance(0.5) {
+    let mut spec = request(repeated::<E>(&mut random), sampling(&mut random, E::VOCAB));
+    spec.sampling.temperature = if sampled {
+        random.pick(&[0.3, 1.0])
+    } else {
+        0.0
+    };
+    if random.chance(0.5) {
         // With few tokens the same ones come again.
-        spec.sampling.allowed = tokens::<E>(&mut dice, 3);
+        spec.sampling.allowed = random.tokens(1..E::VOCAB, 3);
         spec.sampling.allowed.sort_unstable();
     }
     spec.max_tokens = DRAFTED;
     let wanted = desk.plain(&spec);
-    sim::tell_alone(spec.prompt.iter().copied().chain(wanted.ids()).collect());
+    simulator::tell_alone(spec.prompt.iter().copied().chain(wanted.ids()).collect());
     let (name, drafter_of) = DRAFTERS[drafter];
     let speculate = match depth {
         0 => Speculate::Off,
@@ -561,7 +551,7 @@ mod over_hashes {
 
     use step::testing::{TINY, few_or_many};
 
-    use super::sim::{HashModel, VOCAB};
+    use super::simulator::{HashModel, VOCAB};
     use super::*;
     use crate::request::Request;
 
@@ -572,7 +562,7 @@ mod over_hashes {
     }
 
     fn windowed_desk(snapshots: usize) -> Hashes {
-        desk_of(sim::windowed(Hashes::limits(&TINY, snapshots), 100))
+        desk_of(simulator::windowed(Hashes::limits(&TINY, snapshots), 100))
     }
 
     fn desk_of(limits: Limits) -> Hashes {
@@ -606,7 +596,7 @@ mod over_hashes {
 
     /// Requests with pages of their own.
     fn agents(count: usize) -> Vec<Spec> {
-        let of = |number| tokens::<HashModel<VOCAB>>(&mut Dice::new(number as u64), 200);
+        let of = |number| Random::new(number as u64).tokens(1..VOCAB, 200);
         (0..count)
             .map(|number| request(of(number), Sampling::default()))
             .collect()
