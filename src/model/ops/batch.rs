@@ -44,6 +44,18 @@ impl SeqSpan {
         self.rows.start..self.rows.start + taken
     }
 
+    /// Rows of a sequence that has neither drafts nor pages.
+    #[cfg(test)]
+    pub fn without_pages(start: usize, rows: Range<usize>) -> SeqSpan {
+        SeqSpan {
+            states: States::own(Slot(0)),
+            draft_states: 0..0,
+            start,
+            rows,
+            tables: Default::default(),
+        }
+    }
+
     /// Rows that are computed one by one.
     pub fn one_by_one(&self) -> Range<usize> {
         self.in_cells().end..self.rows.end
@@ -389,6 +401,16 @@ mod tests {
 
     fn rows(slot: u32, tokens: &[TokenId]) -> SeqRows<'_> {
         SeqRows::of(Slot(slot), 0, tokens, &[PageId(PAGES as u32 - 1)])
+    }
+
+    #[test]
+    fn rows_off_the_grid_and_a_short_end_are_computed_one_by_one() {
+        let off_the_grid = SeqSpan::without_pages(1, 3..3 + CELL);
+        assert!(off_the_grid.in_cells().is_empty());
+        let on_it = SeqSpan::without_pages(CELL, 3..3 + CELL + ONE_BY_ONE);
+        assert_eq!(on_it.one_by_one().len(), ONE_BY_ONE);
+        let long_end = SeqSpan::without_pages(0, 0..CELL + ONE_BY_ONE + 1);
+        assert!(long_end.one_by_one().is_empty());
     }
 
     fn filled(rows: &[SeqRows<'_>]) -> Result<Batch, String> {

@@ -802,10 +802,18 @@ fn kernels_step(name: &'static str, protects: &'static str, targets: Vec<String>
     Step::new(name, protects, each).schedule(Schedule::Beside)
 }
 
-/// Step of the FFI crate, which needs libclang from a device target's pinned toolchain.
+/// Step of the FFI crate, which needs libclang from a device target's pinned toolchain, and of the
+/// model's backend above that.
 fn boundary_step(target: &'static str) -> Step {
-    let protects = "the crate between Rust and CUDA compiles and holds its rules";
-    let reads = Reads::of(&["Cargo.toml", "Cargo.lock", "ffi", "build/manifest"]);
+    let protects = "the crate between Rust and CUDA, and the backend above it, hold their rules";
+    let reads = [
+        "Cargo.toml",
+        "Cargo.lock",
+        "ffi",
+        "build/manifest",
+        "src/model",
+    ];
+    let reads = Reads::of(&[&reads[..], &["src/step", "src/host"]].concat());
     let step = Step::new("boundary", protects, boundary).of(target);
     step.reads(reads.leaf(target))
 }
@@ -814,9 +822,13 @@ fn boundary(work: &Work<'_>) -> Result<(), Failure> {
     let plan = plan(work.site, Some(work.target))?;
     let libclang: Vec<_> = plan.device.iter().map(|device| &device.libclang).collect();
     let built = make_only(work.site, &plan.graph, &libclang)?;
-    let cargo = work.product_cargo("test", Optimised::Wholly, "-p ffi --all-targets")?;
-    let libclang = built.iter().map(|path| ("LIBCLANG_PATH", path));
-    Ok(no_warning(&work.run(linted(cargo).envs(libclang))?)?)
+    let libclang = || built.iter().map(|path| ("LIBCLANG_PATH", path));
+    let ffi = work.product_cargo("test", Optimised::Wholly, "-p ffi --all-targets")?;
+    no_warning(&work.run(linted(ffi).envs(libclang()))?)?;
+    let backend = "-p model --features cuda --lib -- backend::cuda";
+    let mut backend = work.product_cargo("test", Optimised::No, backend)?;
+    backend.envs(libclang()).env("ATLAS_TARGET", work.target);
+    Ok(no_warning(&work.run(&mut backend)?)?)
 }
 
 #[cfg(test)]
