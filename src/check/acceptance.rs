@@ -15,7 +15,7 @@ pub struct Exchange {
     pub reply: Vec<TokenId>,
 }
 
-/// Number of first drafts, and of those that equal the served token.
+/// Number of first drafts, and number of first drafts that equal the served token.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Acceptance {
     pub drafted: usize,

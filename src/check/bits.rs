@@ -23,7 +23,7 @@ use step::ranking::{all_finite, argmax, most_likely};
 use super::session::window_ring;
 use model::{Runner, Runs};
 
-/// Numbers of trials.
+/// Numbers and sizes of the trials of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Extent {
     /// Sequences of the largest batch; every smaller batch is tried too.
@@ -210,7 +210,7 @@ impl fmt::Display for Seen {
     }
 }
 
-/// Tries all rules on inputs that `trial` draws, and tells it the compared and differing rows.
+/// Tries all rules on inputs that `trial` draws, and tells `trial` the compared and differing rows.
 pub fn bit_rules<B: Runs>(
     runner: &mut Runner<B>,
     extent: Extent,
@@ -242,8 +242,7 @@ fn prompt(trial: &mut impl Trial, length: usize) -> Vec<TokenId> {
     (0..length).map(|_| trial.below(VOCAB) as TokenId).collect()
 }
 
-/// Compares batches of one sequence up to all, each from another first sequence on, with each
-/// sequence alone.
+/// Compares batches of every size, each beginning with another sequence, with each sequence alone.
 fn batches<B: Runs>(
     runner: &mut Runner<B>,
     sequences: &[Sequence],
@@ -277,7 +276,8 @@ fn batches<B: Runs>(
     Ok(())
 }
 
-/// Compares a long prompt in random chunks, and two greedy tokens after it, with other chunks.
+/// Compares the bits of a long prompt in random chunks, and of two greedy tokens after it, with
+/// those of the same prompt in the largest chunks.
 fn cuts<B: Runs>(
     runner: &mut Runner<B>,
     extent: Extent,
@@ -293,7 +293,7 @@ fn cuts<B: Runs>(
     seen.add(&whole);
     for cut in 0..extent.cuts {
         trial.trying(extent.sequences + cut, extent.trials());
-        // The first trial has one cell at a time, others have random multiples of the grid.
+        // The first trial has chunks of one cell, later trials chunks of random numbers of cells.
         let mut chunk = || match cut {
             0 => CELL,
             _ => (1 + trial.below(most)) * CELL,
@@ -343,7 +343,7 @@ fn resumes<B: Runs>(
     Ok(())
 }
 
-/// Compares sequences whose windowed pages are reused for later positions with others.
+/// Compares sequences whose windowed pages are reused with sequences that keep all pages.
 fn rings<B: Runs>(
     runner: &mut Runner<B>,
     extent: Extent,

@@ -57,7 +57,7 @@ impl Errors {
         }
     }
 
-    /// The larger mean and the larger row of both.
+    /// Errors with the larger mean and the larger row of both.
     fn or(self, other: Errors) -> Errors {
         Errors {
             mean: nan_max(self.mean, other.mean),
@@ -94,7 +94,8 @@ pub struct LayerFinding {
     pub router: Errors,
     pub experts: Errors,
     /// Number of rows that choose other experts on the device, because the router's logits of two
-    /// are nearly equal: they differ by no more than `router` says. `experts` is without such rows.
+    /// experts are nearly equal: they differ by no more than `router` says. `experts` leaves the
+    /// rows out.
     pub ties: usize,
     /// Number of experts that at least one row visits.
     pub visited: usize,
@@ -147,7 +148,7 @@ pub struct OracleReport {
     pub layers_failed: usize,
     /// Mean Kullback-Leibler divergence of the device's predictions from the CPU's, nats.
     pub kld: f64,
-    /// Number of positions at which both predict the same most likely token.
+    /// Number of positions at which device and CPU predict the same most likely token.
     pub same_top: usize,
     /// Mean negative log-likelihood of the text on the device and on the CPU, nats per token.
     pub nats: [f64; 2],
@@ -541,7 +542,7 @@ impl Reference {
 #[derive(Default)]
 struct Routing {
     errors: Vec<f64>,
-    /// For each row, whether both choose the same experts.
+    /// For each row, whether device and CPU choose the same experts.
     same: Vec<bool>,
     ties: usize,
     visited: usize,

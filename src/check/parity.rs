@@ -294,7 +294,8 @@ impl Random {
         self.0.below(end)
     }
 
-    /// Draws `count` values, each from its own number; on all cores if there are many.
+    /// Draws `count` values, each made of its index and 64 random bits; on all cores if there are
+    /// many. The values do not depend on the number of cores.
     fn many<T: Send + Clone + Default>(
         &mut self,
         count: usize,

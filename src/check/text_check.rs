@@ -50,7 +50,7 @@ const CUT: usize = match 3 * PAGE {
 /// Nats per token above which the text is noise to a model: untrained models have above ten,
 /// language models below 3.5.
 const PLAUSIBLE_NATS: f64 = 5.0;
-/// Largest difference from the model's known figure, nats per token.
+/// Largest difference of the text's likelihood from the reference's, nats per token.
 const KNOWN_NATS_WITHIN: f64 = 0.02;
 /// Largest root mean square of a token's differences in log-probability between prefill and decode,
 /// nats: both round, while a wrong kernel is off by far more.
@@ -66,9 +66,9 @@ pub fn draw_tokens(count: usize) -> Vec<TokenId> {
 /// Bound of the text's mean negative log-likelihood.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum TextBound {
-    /// The figure of an outside reference with the same weights, nats per token.
+    /// Mean negative log-likelihood by an outside reference with the same weights, nats per token.
     Known(f64),
-    /// Any figure that a language model may have.
+    /// `PLAUSIBLE_NATS` per token at most, for a trained model without a reference.
     Plausible,
     /// No bound: the weights are random.
     None,
@@ -94,7 +94,7 @@ impl fmt::Display for TextBound {
     }
 }
 
-/// Figures of a check that passed.
+/// Results of a check that passed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TextReport {
     /// Number of tokens that were run.
@@ -289,9 +289,9 @@ pub(super) fn log_probability(logits: &[f32], token: TokenId) -> f64 {
 
 /// Results of a sequence, token by token.
 struct Trace {
-    /// Digests of the logits after the prompt, and after each token of the rest.
+    /// Digests of the logits after the prompt, and after each later token.
     digests: Vec<u64>,
-    /// Log-probabilities of the rest's tokens after scored positions.
+    /// Log-probabilities of the later tokens that follow scored positions.
     log_likelihoods: Vec<f64>,
 }
 
@@ -340,7 +340,7 @@ fn beside_others<E: Executor>(
         let length = (prompt.len() / (index + 2)).clamp(1, PREFILL_TOKENS);
         session.step(executor, &prompt[..length])?;
     }
-    // The checked sequence is the last in the step, so that rows of others shift its rows.
+    // The checked sequence is the last in the step, so that rows of all others shift its rows.
     let mut sessions: Vec<&mut Session> = others.iter_mut().chain([&mut ours]).collect();
     for (index, (&token, &alone)) in rest.iter().zip(alone).enumerate() {
         let tokens = vec![token; companions + 1];

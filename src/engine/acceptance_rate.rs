@@ -115,8 +115,9 @@ impl Record {
         self.all.rate(ACCEPTANCE_PRIOR)
     }
 
-    /// Probability that a sequence's draft at `depth` (from 0) is accepted if those before it are:
-    /// the rate of all sequences there, scaled by how the sequence's own rate compares to theirs.
+    /// Probability that a sequence's draft at `depth` (from 0) is accepted if all drafts before it
+    /// are: the rate of all sequences at that depth, times the sequence's own rate over that of all
+    /// sequences.
     pub fn probability(&self, own: AcceptanceRate, depth: usize) -> f64 {
         let all = self.rate();
         let there = self.by_depth[depth.min(DEPTH_MAX - 1)].rate(all);

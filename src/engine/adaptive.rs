@@ -1,6 +1,6 @@
 //! Adaptive sampling, off unless asked for: a token's temperature follows the section of the reply
 //! that the token is in, how long the model has been sure, and how much the reply repeats itself; a
-//! nearly certain token is taken. Every logit of every row is read for this.
+//! nearly certain token is taken without a draw. Every logit of every row is read for this.
 //!
 //! The rule and its numbers are those of the Atlas of Avarok, so its users get the same results.
 
@@ -52,9 +52,9 @@ impl Section {
 
 const CALL_TEMPERATURE_MAX: f32 = 0.3;
 const CONSTRAINED_FACTOR: f32 = 0.6;
-/// Entropy, in nats, of a row of which the model is sure.
+/// Entropy of a row, in nats, below which the model counts as sure.
 const SURE: f64 = 0.5;
-/// Consecutive rows of which the model was sure, and the amount added to the temperature then.
+/// Numbers of consecutive rows of which the model was sure, and their additions to the temperature.
 const BOOSTS: [(usize, f32); 3] = [(32, 0.3), (16, 0.2), (8, 0.1)];
 /// Share of distinct n-grams below which the temperature is multiplied, and the factor.
 const FACTORS: [(f32, f32); 3] = [(0.15, 1.8), (0.25, 1.4), (0.35, 1.2)];
@@ -62,7 +62,7 @@ const FACTORS: [(f32, f32); 3] = [(0.15, 1.8), (0.25, 1.4), (0.35, 1.2)];
 const WINDOW: usize = 128;
 /// Tokens of a reply from which on repetitions are counted.
 const WINDOW_MIN: usize = 32;
-/// Tokens between two counts.
+/// Tokens of a reply between two counts of repetitions.
 const EVERY: usize = 16;
 /// Lengths of n-grams, in bytes of little-endian 32-bit token ids.
 const RUNS: std::ops::RangeInclusive<usize> = 3..=6;
@@ -161,7 +161,7 @@ impl Adaptive {
     }
 }
 
-/// Largest logit of a row, and the sum of all exponentials relative to it.
+/// Largest logit of a row, and the sum of `exp(logit - largest)` over the row.
 fn weights(logits: &[f32]) -> (f64, f64) {
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let largest = f64::from(largest);

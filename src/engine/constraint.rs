@@ -1,9 +1,9 @@
 //! Constraints on replies: the engine asks which tokens may follow and reports the sampled one.
 //!
 //! A constraint is a state machine over tokens. A mask may take longer than a step can wait, so it
-//! is computed on a thread beside the engine while the model runs: the constraint is moved there
-//! and comes back with its mask. A sequence whose mask is late is left out of steps. The allowed
-//! tokens depend on the tokens so far alone, never on time.
+//! is computed on a thread beside the engine while the model runs: the constraint moves to that
+//! thread and comes back with its mask. A sequence whose mask is late is left out of steps. The
+//! allowed tokens depend on the tokens so far alone, never on time.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,7 +16,7 @@ use step::executor::{Slot, TokenId};
 /// Threads that compute masks. A sequence's slot selects the thread: queues have one reader.
 pub const THREADS: usize = 4;
 /// Longest wait of a step's sampling for late masks, of all sequences together. A sequence whose
-/// mask is later still is left out of steps until it comes.
+/// mask is later still is left out of steps until the mask comes.
 pub(super) const GRACE: Duration = Duration::from_millis(1);
 /// Longest wait of the engine for a mask when it has nothing else to do.
 pub(super) const PATIENCE: Duration = Duration::from_millis(20);
@@ -84,7 +84,7 @@ impl Mask {
 /// Kind of the set of tokens that may follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Any token but those of `Constraint::barred`; one that ends the reply only if `stop`.
+    /// Any token but those of `Constraint::barred`; a stop token only if `stop`.
     Free { stop: bool },
     /// The tokens of `Constraint::mask`.
     Masked,
@@ -94,7 +94,7 @@ pub enum Next {
 
 /// A state machine over the tokens of one reply.
 ///
-/// Errors are texts fit for the client; an error ends this reply and no other.
+/// Errors are texts fit for the client; an error ends this reply alone.
 pub trait Constraint: Send {
     /// Kind of the set of tokens that may follow now.
     fn next(&self) -> Next;
@@ -128,7 +128,7 @@ impl fmt::Debug for dyn Constraint {
 #[derive(Clone, Copy, Debug)]
 pub enum Allowed<'a> {
     All,
-    /// All tokens but these.
+    /// All tokens but those of the list.
     Except(&'a [TokenId]),
     /// The tokens of a mask alone.
     Only(&'a Mask),
@@ -162,7 +162,7 @@ struct Job {
     back: mpsc::SyncSender<Answer>,
 }
 
-/// Threads that compute masks; they end when the engine that owns this ends.
+/// Threads that compute masks; the threads end when the engine that owns them ends.
 #[derive(Debug)]
 pub(super) struct MaskThreads {
     inboxes: Vec<mpsc::Sender<Job>>,
@@ -204,7 +204,7 @@ fn answer(job: Job) {
             may_stop,
         }
     };
-    // A panic leaves the job without an answer: the job's sequence fails, and no other.
+    // A panic leaves the job without an answer: only the job's sequence fails.
     if let Ok(answer) = catch_unwind(AssertUnwindSafe(compute)) {
         // The receiver is gone where the sequence has ended meanwhile.
         let _ = back.send(answer);
@@ -228,7 +228,7 @@ pub(super) struct Guide {
     slot: Slot,
     holder: Holder,
     mask: Mask,
-    /// Tokens that are forbidden while all others may follow.
+    /// Tokens that are forbidden while all other tokens may follow.
     except: Vec<TokenId>,
 }
 

@@ -1,4 +1,4 @@
-//! Draft tokens of one sequence, and the recurrent states after them.
+//! Draft tokens of one sequence, and the recurrent states after these tokens.
 
 use super::acceptance_rate::{AcceptanceRate, Proposer, Score};
 use super::kv::Kv;
@@ -10,15 +10,15 @@ use step::executor::{Slot, TokenId};
 pub enum Drafter {
     /// The n-gram proposer alone.
     NGram,
-    /// The n-gram proposer, and the prediction layer where it pays; each step tries the drafts of
-    /// the proposer with the higher acceptance rate.
+    /// The n-gram proposer, and the prediction layer where it saves time; each step tries the
+    /// drafts of the proposer with the higher acceptance rate.
     Mtp,
     /// A function of the sequence's tokens and the largest number of drafts to return.
     #[cfg(any(test, feature = "testing"))]
     Given(fn(&[TokenId], usize) -> Vec<TokenId>),
 }
 
-/// Draft tokens of a proposer, and the length of the sequence that these continue.
+/// Draft tokens of a proposer, and the number of the sequence's tokens before the drafts.
 #[derive(Debug, Default)]
 struct Proposed {
     after: usize,
@@ -78,7 +78,7 @@ impl Drafts {
         self.proposal()
     }
 
-    /// Proposer with the highest acceptance rate among those with drafts after `known` tokens.
+    /// Proposer with the highest acceptance rate among proposers with drafts after `known` tokens.
     fn better(&self, known: usize, costs: &Costs) -> Option<Proposer> {
         let rate = |of| self.acceptance[of as usize].rate(costs.record(of).rate());
         let drafts = |of: &Proposer| {
@@ -103,7 +103,7 @@ impl Drafts {
         Proposal::new(proposer, self.acceptance[proposer as usize])
     }
 
-    /// Fades the prediction layer's acceptance rate in a step in which it was not asked.
+    /// Fades the prediction layer's acceptance rate in a step in which the layer drafts nothing.
     pub fn predict_nothing(&mut self) {
         self.acceptance[Proposer::Mtp as usize].forget();
     }
@@ -163,8 +163,8 @@ impl Drafts {
         })
     }
 
-    /// Gives back all states but the one after the last of the `accepted` drafts, and returns that
-    /// one: the next row starts from it. None if the next row starts from the state of the slot.
+    /// Gives back all draft states but the one after the last of the `accepted` drafts; returns
+    /// that state for the next row. None if the next row starts from the slot's state.
     pub fn settle(&mut self, accepted: usize, kv: &mut Kv) -> Option<Slot> {
         if self.rows.is_empty() {
             self.release(kv);

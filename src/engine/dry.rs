@@ -55,8 +55,8 @@ impl Repetitions {
         self.look();
     }
 
-    /// Computes for each earlier position how many of the last tokens it ends a copy of: the
-    /// Z-function of the tokens in reverse.
+    /// Computes for each earlier position the length of the copy of the last tokens that ends
+    /// there: the Z-function of the tokens in reverse.
     fn look(&mut self) {
         self.penalties.clear();
         let window = match self.rule.last {

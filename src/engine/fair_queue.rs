@@ -5,15 +5,16 @@
 //! call, which may want several replies. A free slot goes to the client that holds the fewest
 //! slots; within the client to the connections that hold the fewest, and so on. Of equal owners the
 //! one that was served longest ago comes first, then the request that has waited longest. So a
-//! flood, or one call with many replies, is served as often as any other, and has all slots if
-//! nobody else wants one. A new connection comes before all that keep sending, though all new ones
-//! together get no more than half of a client's slots while its other connections wait.
+//! flood of requests, or one call with many replies, is served as often as any other owner, and has
+//! all slots if nobody else wants one. A new connection comes before connections that keep sending,
+//! though all new ones together get no more than half of a client's slots while its other
+//! connections wait.
 //!
 //! There is one slot more than a step has sequences. This slot is for an owner that holds none
-//! while another one inside of the same owner holds several: the first token does not wait for the
-//! end of another's reply. Meanwhile the owner with the most slots leaves a sequence out of each
-//! step, another one each time. Nor does a first token wait for prompts of owners with more slots:
-//! such prompts are left out of a step, though never of two in a row.
+//! while another owner inside of the same wider one holds several: the first token does not wait
+//! for the end of another owner's reply. Meanwhile one sequence of the owner with the most slots is
+//! left out of each step, a different sequence each time. Nor does a first token wait for prompts
+//! of owners with more slots: such prompts are left out of a step, though never of two in a row.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
@@ -35,7 +36,7 @@ pub struct Source {
 enum Owner {
     All,
     Client(u64),
-    /// Connections of a client that have sent a request before, or those that have not.
+    /// Connections of a client that have sent a request before (true), or that have not (false).
     Connections(u64, bool),
     Connection(u64, bool, u64),
     Call(u64, bool, u64, u64),
@@ -93,7 +94,7 @@ impl SlotCounts {
         self.0.get(&owner).copied().unwrap_or_default()
     }
 
-    /// Slots of each owner of `source`, the widest first; sources with less are served first.
+    /// Slots of each owner of `source`, the widest first; sources with fewer come first.
     pub fn by(&self, source: Source) -> [usize; LEVELS] {
         source.owners().map(|owner| self.share(owner).slots)
     }
@@ -135,8 +136,8 @@ impl FairQueue {
         self.recent.push_back(source);
     }
 
-    /// Whether `source` must leave others a share of the pages: its call holds a slot already, or a
-    /// wider owner does while another owner of that level was served lately.
+    /// Whether `source` must leave other owners a share of the pages: its call holds a slot
+    /// already, or a wider owner does while another owner of the same level was served lately.
     pub fn leaves_share(&self, source: Source, slots: &SlotCounts) -> bool {
         let [_, client, connections, _, call] = slots.by(source);
         let mut others = self.recent.iter();
@@ -182,16 +183,17 @@ impl FairQueue {
 
 /// Counts of waiting requests, and the limits of each owner.
 ///
-/// Up to `calls_max` calls may wait of a returning connection, and of all new connections of a
-/// client together, and as many replies of a connection beyond the first of each call. All owners
-/// share [`CONNECTIONS`] times as many entries. A connection may take as many as are free; all new
-/// ones of a client, or all returning ones, one and a half times as many, and twice as many for a
-/// connection without entries. So there is always an entry for a connection that has none, whatever
-/// others have queued. Tokens of prompts are shared likewise.
+/// Up to `calls_max` calls of a returning connection may wait, and as many of all new connections
+/// of a client together; a connection may have as many waiting replies beyond the first of each
+/// call. All owners share [`CONNECTIONS`] times as many entries. A connection may have as many
+/// entries as are free. All new connections of a client, or all returning ones, may have one and a
+/// half times as many as are free, and twice as many if the asking connection has none. So there is
+/// always an entry for a connection without one, whatever other connections have queued. Tokens of
+/// prompts are shared in the same way, by larger factors.
 #[derive(Debug)]
 pub struct Waiting {
     calls_max: usize,
-    /// Tokens of all waiting prompts, at most.
+    /// Largest number of tokens of all waiting prompts.
     tokens_max: usize,
     owners: HashMap<Owner, Queued>,
 }
@@ -206,12 +208,12 @@ struct Queued {
     tokens: usize,
 }
 
-/// Number of connections that all entries suffice for if each connection takes its most.
+/// Number of connections for which all entries suffice if each has as many calls as may wait.
 pub const CONNECTIONS: usize = 4;
 
 impl Waiting {
-    /// Limits for `calls_max` calls of a connection. All prompts together may have the tokens of as
-    /// many prompts of `context` tokens, and a quarter more.
+    /// Limits for `calls_max` calls of a connection. All waiting prompts together may have a
+    /// quarter more tokens than `calls_max` prompts of `context` tokens have.
     pub fn new(calls_max: usize, context: usize) -> Waiting {
         let tokens = calls_max.saturating_mul(context);
         Waiting {

@@ -19,7 +19,7 @@ pub enum Phase {
     /// The executor is being built; requests wait.
     Starting,
     Serving,
-    /// Accepted requests are completed, others are rejected.
+    /// Accepted requests are completed, new ones are rejected.
     Draining,
     /// The thread has ended, is about to end, or is blocked by a device that does not answer.
     Stopped,
@@ -90,7 +90,7 @@ impl Shared {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Advances to `phase`, unless the engine is further already.
+    /// Advances to `phase`, unless the engine is in that phase or a later one.
     pub fn enter(&self, phase: Phase) {
         self.phase.send_if_modified(|current| {
             let later = *current < phase;
@@ -208,7 +208,8 @@ impl Handle {
         *self.shared.phase.borrow()
     }
 
-    /// Number of the engine's round, odd, or wait between rounds. An odd one that stays is stuck.
+    /// Number of starts and ends of the engine's rounds: odd during a round. An odd number that
+    /// does not change means that the round hangs.
     pub fn round(&self) -> u64 {
         self.shared.rounds.load(Ordering::Relaxed)
     }

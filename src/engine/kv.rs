@@ -3,7 +3,7 @@
 //! A sequence gets all pages that it can ever need when it is admitted, so sequences are never
 //! preempted, recomputed or moved; of a windowed group a sequence has the pages that its rows see
 //! (`windows`). Pages of a prompt prefix are shared with other prompts that have it. Whole pages of
-//! a prompt are cached for others once their rows have been computed.
+//! a prompt are cached for later prompts once their rows have been computed.
 
 use std::time::Duration;
 
@@ -28,11 +28,11 @@ pub struct Reservation<'a> {
     pub owner: Owner,
     /// Domain of the prefix cache whose sequences may use the prompt's cached pages.
     pub domain: u128,
-    /// Tokens that are looked up in the cache; empty if all of them are to be computed.
+    /// Tokens that are looked up in the cache; empty if all tokens are to be computed.
     pub prompt: &'a [TokenId],
     /// Whether a slot's equal share of all pages must be left to other owners.
     pub leaves_share: bool,
-    /// Leading pages of the prompt that the tier below has, with the state after the last of them.
+    /// Number of the prompt's leading pages that the tier below has, with the state after the last.
     pub restorable: usize,
 }
 
@@ -68,7 +68,7 @@ struct Resident {
     reading: Option<NodeId>,
 }
 
-/// Memory that a sequence got, and the position at which it starts.
+/// Memory that a sequence got, and the position at which the sequence starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Begin {
     pub slot: Slot,
@@ -76,14 +76,14 @@ pub struct Begin {
     pub cached: usize,
     /// State after the `cached` tokens, if the model has states.
     pub from: Slot,
-    /// Leading tokens that an earlier prompt had too; more than `cached` without a snapshot there.
+    /// Leading tokens that an earlier prompt had too: more than `cached` if no snapshot is there.
     pub known: usize,
     /// Leading pages of `cached` that are on the device, if further pages and the slot's state must
     /// be restored from the tier below first.
     pub restore_after: Option<usize>,
 }
 
-/// Slots with their pages and states, and cached prompts.
+/// Slots with the pages and states of their sequences, and cached prompts.
 #[derive(Debug)]
 pub struct Kv<N = Keyed> {
     pages_total: usize,
@@ -102,7 +102,7 @@ pub struct Kv<N = Keyed> {
 impl<N: Naming> Kv<N> {
     /// Cache in which everything is free, for sequences of at most `context` tokens. The lowest ids
     /// are handed out first. States are numbered: first those of `slots`, then of `snapshots`, then
-    /// of `drafts`; the latter two are 0 if the model has no states.
+    /// of `drafts`; `snapshots` and `drafts` are 0 if the model has no states.
     pub fn new(
         (slots, snapshots, drafts): (usize, usize, usize),
         pages: usize,
@@ -163,8 +163,8 @@ impl<N: Naming> Kv<N> {
         self.prefixes.look_up(domain, prompt, 0).pages.len()
     }
 
-    /// Number of leading pages of a prompt that are on the device already, if a sequence would have
-    /// further ones, of the `restorable` first, restored; none if nothing would be restored.
+    /// Number of leading pages of a prompt that are on the device, if a sequence would have further
+    /// pages, of the first `restorable` ones, restored; none if no page would be restored.
     pub fn restore_after(
         &self,
         domain: u128,
@@ -181,7 +181,7 @@ impl<N: Naming> Kv<N> {
     }
 
     /// Takes a slot and pages for `tokens` in all, or nothing when either is short. Cached pages
-    /// are evicted where needed; if the owner has a sequence already, not from the share of others.
+    /// are evicted where needed, but not from other owners' shares if the owner has a sequence.
     pub fn reserve(&mut self, tokens: usize, asked: Reservation<'_>) -> Option<Begin> {
         assert!(tokens > 0, "a sequence holds at least one token");
         let owner = match asked.domain {
@@ -232,7 +232,7 @@ impl<N: Naming> Kv<N> {
     }
 
     /// Number of cached pages that may be evicted for a sequence of an owner. Pages of the
-    /// operator's prompts may be only if nothing runs, since else a request might never fit.
+    /// operator's prompts may be evicted only if no sequence runs, so that any request can fit.
     fn may_go(&self, owner: Owner) -> usize {
         let mut running = self.slots.iter().filter(|seq| !seq.table.is_empty());
         let first = running.clone().next();
@@ -243,7 +243,7 @@ impl<N: Naming> Kv<N> {
         }
     }
 
-    /// Number of cached pages of each other owner that further sequences of an owner must leave.
+    /// Number of cached pages that an owner with a sequence must leave to each other owner.
     fn share(&self, owner: Owner) -> usize {
         self.pages_total / CACHED_PART / self.prefixes.others(owner).max(1)
     }

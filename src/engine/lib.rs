@@ -2,17 +2,17 @@
 //!
 //! Life of a request:
 //! 1. `Handle::submit` puts it into the inbox, or hands it back when too many wait.
-//! 2. The engine checks it against the limits; what can never run fails at once.
-//! 3. It waits for its turn (`fair_queue`); for a prefix of its prompt that another request of
-//!    the same client is computing; and for a slot and all pages that it can ever need. It starts
-//!    after the cached part of its prompt (`prefix`).
-//! 4. `scheduler::plan` gives it rows: chunks of its prompt, then one row per step and those of its
-//!    drafts (`speculate`). Prompts of clients with the fewest slots come first.
+//! 2. The engine checks the request against the limits; one that can never run fails at once.
+//! 3. The request waits in the fair order (`fair_queue`); for a prefix of its prompt that another
+//!    request of the same client is computing; and for a slot and all pages that it can ever need.
+//!    The request starts after the cached part of its prompt (`prefix`).
+//! 4. `scheduler::plan` gives the request rows: chunks of its prompt, then one row per step and
+//!    those of its drafts (`speculate`). Prompts of clients with the fewest slots come first.
 //! 5. The executor runs the rows. The logits after the last known token come back: the largest ones
-//!    in the device's ranking, or all. Scored prompts have all logits of their rows back.
-//! 6. `sampler` chooses the next token among those that the request's constraint allows. It goes
-//!    out as an event; so does the end of the reply. If it is the next row's draft, that row's
-//!    logits give one more token.
+//!    in the device's ranking, or all. Scored prompts get all logits of their rows.
+//! 6. `sampler` chooses the next token among those that the request's constraint allows. The token
+//!    goes out as an event; so does the end of the reply. If the token is the next row's draft,
+//!    that row's logits give one more token.
 //! 7. Slot and pages are freed in the round in which the request ended or its reader left. Events
 //!    that are not read by then stay in the channel (`events`).
 //!
@@ -209,7 +209,7 @@ fn runtime() -> Result<Runtime, Box<dyn Error + Send + Sync>> {
 enum Round {
     /// Ran a step, or waited for masks.
     Stepped,
-    /// No sequence could run: all wait for their readers, or there are none.
+    /// No sequence could run: all wait for their readers, or no sequence is left.
     Idle,
     /// No sequence is left, and the inbox is closed.
     Finished,
@@ -232,7 +232,7 @@ impl Waits {
         &self.queued.0
     }
 
-    /// Gives up the request's tickets, once it has started or never will.
+    /// Gives up the request's tickets, once the request has started or never will.
     fn forget(&self, tier: &mut Tier) {
         if let Some(read) = self.read.flatten() {
             tier.forget(read);
@@ -290,7 +290,7 @@ struct Engine<E> {
     /// Prefill budget of the planned step.
     prompt_tokens: usize,
     rows: Vec<SeqRows<'static>>,
-    /// Rows of the step that score a prompt, and their logits; empty until a request asks.
+    /// Rows of the step that score a prompt, and their logits; empty until a request wants scores.
     scored_rows: Vec<usize>,
     scored_logits: Vec<f32>,
     scratch: Scratch,
@@ -373,7 +373,7 @@ impl<E: Executor> Engine<E> {
         }
     }
 
-    /// Takes host memory for the tier, if the limits give it some, and a disk below the tier.
+    /// Takes the tier's host memory, if the limits have some, and opens the disk below the tier.
     fn open_tier(&mut self, disk: Option<disk::Options>) -> Result<(), DeviceError> {
         let bytes = self.limits.host_bytes;
         if bytes == 0 {
@@ -507,7 +507,7 @@ impl<E: Executor> Engine<E> {
         self.free();
     }
 
-    /// Ends replies that wait in their slots for slow readers for too long while others wait.
+    /// Ends replies that slow readers have kept in slots for too long while other requests wait.
     fn drop_slow(&mut self, now: Instant) {
         let passed = now - mem::replace(&mut self.last_round, now);
         if !self.contended {
@@ -752,9 +752,9 @@ impl<E: Executor> Engine<E> {
         }
     }
 
-    /// Leaves out the prompts of owners that hold other slots, if one is of an owner that holds no
-    /// other: a first token does not wait for the prompts of a flood. Returns whether any prompt
-    /// was left out.
+    /// Leaves out the prompts of owners that hold several slots, if an owner of another prompt
+    /// holds one slot alone: a first token does not wait for the prompts of a flood. Returns
+    /// whether any prompt was left out.
     fn leave_out(&mut self) -> bool {
         let candidates = self.candidates.iter().enumerate();
         let prompts = candidates.filter(|(_, candidate)| candidate.ready && candidate.is_prompt());
@@ -1069,7 +1069,7 @@ fn count_end(end: End, stats: &Stats) {
     }
 }
 
-/// States that running sequences have beside those of their slots: for snapshots, for drafts.
+/// Numbers of states of running sequences without those of slots: for snapshots, and for drafts.
 fn lent(running: &[Sequence]) -> (usize, usize) {
     let lent = running.iter().map(Sequence::lent);
     lent.fold((0, 0), |sum, lent| (sum.0 + lent.0, sum.1 + lent.1))

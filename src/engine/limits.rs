@@ -8,22 +8,22 @@ use super::tier::disk;
 use step::{Facts, PAGE, Window};
 
 /// Bounds of one engine. An executor may have fewer pages than the target states, and the scripted
-/// one of tests any context.
+/// executor of tests has any context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Largest number of sequences of a step.
     pub sequences: usize,
-    /// Snapshots for later prompts; 0 if the model has neither states nor a window.
+    /// Number of snapshots for later prompts; 0 if the model has neither states nor a window.
     pub snapshots: usize,
     /// Pages of the windowed group, if the model has one.
     pub window: Option<Window>,
-    /// Draft tokens of one step, each with a state if the model has states.
+    /// Largest number of draft tokens of one step, each with a state if the model has states.
     pub drafts: usize,
     /// Number of drafts that a sequence gets in a step.
     pub speculate: Speculate,
     /// Accepted requests of one connection that may wait for admission (`fair_queue::Waiting`).
     pub queued: usize,
-    /// KV pages of `PAGE` tokens.
+    /// Number of KV pages, each of `PAGE` tokens.
     pub pages: usize,
     /// Bytes of host memory for prompt prefixes beyond the device's memory; 0 for none.
     pub host_bytes: usize,
@@ -75,7 +75,7 @@ impl Limits {
         self.sequences + usize::from(self.snapshots != 1)
     }
 
-    /// Snapshots that are left beside the states of slots.
+    /// Number of snapshots for later prompts, without the one whose state the extra slot takes.
     pub(super) fn spare_snapshots(&self) -> usize {
         (self.sequences + self.snapshots).saturating_sub(self.slots())
     }

@@ -15,19 +15,19 @@ use super::sequence::Sequence;
 use super::speculate::{self, DEPTH_MAX, DraftCost, Proposal, Speculate};
 use step::executor::{DeviceError, Drafting, Draw, Executor, PageId, SeqRows, Slot, TokenId};
 
-/// Token id where the token after a row is not known yet, and in measurements.
+/// Token id in place of a token that is not known yet, and of tokens in measurements.
 const NONE: TokenId = 0;
 
 /// Drafts that the device computes while the host samples.
 #[derive(Debug)]
 pub(super) struct PendingDrafts {
-    /// State slot of each drafted sequence, and its tokens before the step.
+    /// State slot of each drafted sequence, and the number of its tokens before the step.
     sequences: Vec<(Slot, usize)>,
     /// Number of drafts of each sequence.
     pub depth: usize,
 }
 
-/// Runs of each measurement at the start, of which the shortest counts.
+/// Number of runs of each measurement at the start, of which the shortest counts.
 pub(super) const MEASURED: usize = 3;
 
 /// Runs the planned rows, and after them `depth` predictions for each sequence. Returns none, and

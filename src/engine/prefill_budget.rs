@@ -13,7 +13,7 @@ use step::PAGE;
 const LEAST: usize = 2 * PAGE;
 /// Weight of the latest step in the mean time of steps of replies alone.
 const WEIGHT: f64 = 0.1;
-/// Share of the bound that prompts get even if replies alone take nearly all of it.
+/// Share of the bound that prompts get even if replies alone take nearly the whole bound.
 const SHARE: f64 = 0.25;
 
 /// Prefill budget of one engine, by the steps that it has run.
@@ -58,8 +58,8 @@ impl PrefillBudget {
     }
 
     /// Moves the budget to the number of tokens that would have taken the bound, to half or the
-    /// double at most, since one step may have been delayed. A step with less than half the budget
-    /// only lowers it: few tokens say little about many.
+    /// double at most, since one step may have been delayed. A step with less than half the
+    /// budget's tokens only lowers the budget: the time of few tokens says little about many.
     fn fit(&mut self, tokens: usize, took: f64) {
         let alone = self.alone.unwrap_or(0.0);
         let left = (self.bound - alone).max(SHARE * self.bound);

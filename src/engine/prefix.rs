@@ -1,22 +1,24 @@
 //! Prefix cache: prompt prefixes as a radix tree of blocks.
 //!
 //! A block is the tokens of a page after those of its parent, in a domain that nobody else sees:
-//! one per API key. All see one more, [`COMMON`], with the operator's prompts; blocks of a domain
-//! may follow blocks of that. A block's page has the keys and values of its tokens, with the bits
-//! that every prompt with this prefix has: rows depend on the tokens before them alone, and blocks
-//! are whole cells. A model with recurrent states can go on only from a block with a snapshot; so
-//! can one with a window, whose snapshots are the window's last pages. Blocks are found by keyed
-//! hashes, and their tokens are compared.
+//! one per API key. All clients see the domain [`COMMON`], with the operator's prompts; blocks of
+//! any domain may follow its blocks. A block's page has the keys and values of its tokens, with the
+//! bits that every prompt with this prefix has: rows depend on the tokens before them alone, and
+//! blocks are whole cells. A model with recurrent states can go on only from a block with a
+//! snapshot; so can one with a window, whose snapshots are the window's last pages. Blocks are
+//! found by keyed hashes, and their tokens are compared.
 //!
-//! Blocks that sequences use stay. Of the others the least worth is evicted when memory is needed:
-//! worth is the time that a block saves, by the tokens to compute without it and its [`Reuse`].
-//! Eviction takes the end of a prompt, and the blocks before it that no other end needs. Snapshots
-//! in the middle of a prompt go before those at ends, and nothing is cached for which more would
-//! have to go: so if prompts that recur in turn are more than fit, some of them always hit.
+//! Blocks that sequences use stay. Of all other blocks the one of least worth is evicted when
+//! memory is needed: worth is the time that a block saves, by the tokens to compute without it and
+//! its [`Reuse`]. Eviction takes the end of a prompt, and the blocks before it that no other
+//! prompt's end needs. Snapshots in the middle of a prompt go before those at ends, and nothing is
+//! cached for which memory of more worth would have to go: so if prompts that recur in turn are
+//! more than fit, some of them always hit.
 //!
 //! Memory counts for the owner that computed it, in whatever domain. Snapshots are taken from
-//! owners with more than the asker, pages from owners with more than a share ([`CACHED_PART`]);
-//! both from owners without a prompt for long. Those of the operator's prompts stay.
+//! owners with more snapshots than the asker, pages from owners with more than a share
+//! ([`CACHED_PART`]); both from owners without a recent prompt. Memory of the operator's prompts
+//! stays.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -80,14 +82,14 @@ pub enum SnapshotKind {
     Parting,
     /// End of the prompt, from which the next turn of a conversation goes on.
     End,
-    /// Multiple of the regular distance between snapshots of a long prompt, for prompts that happen
-    /// to diverge later on.
+    /// Point at a multiple of the regular distance between snapshots in a long prompt, for later
+    /// prompts that happen to diverge after the point.
     Spaced,
 }
 
 /// Points of a prompt's snapshots, ascending: where it diverges from an earlier prompt, with which
-/// it shares `known` tokens; after its `head`, which others may have too; before its end; and every
-/// `spacing` tokens.
+/// it shares `known` tokens; after its `head`, which other prompts may have too; before its end;
+/// and every `spacing` tokens.
 pub fn snapshot_points(
     prompt: usize,
     (cached, known): (usize, usize),
@@ -158,7 +160,7 @@ impl Reuse {
     }
 }
 
-/// Reuse that is expected of a new prefix, by the reuse of all others.
+/// Expected reuse of a new prefix, by the reuse of all earlier prefixes.
 #[derive(Clone, Copy, Debug)]
 struct Unknown {
     /// Mean time between two uses of a prefix, milliseconds.
@@ -177,8 +179,8 @@ impl Unknown {
     }
 
     /// Expected uses of a prefix per millisecond. The rate falls with the time since the last use
-    /// once that exceeds the prefix's usual gap, and with its square beyond the gap of all
-    /// prefixes: the prefix may never be used again.
+    /// once that exceeds the prefix's usual gap, and with the square of that time beyond the mean
+    /// gap of all prefixes: the prefix may never be used again.
     fn rate(&self, reuse: &Reuse, now: u64) -> f64 {
         let part = match (reuse.found, reuse.gap) {
             (true, _) => 1.0,
@@ -215,7 +217,7 @@ struct Snapshot {
     slot: Slot,
     kind: SnapshotKind,
     owner: Owner,
-    /// Sequences and writes that still have to read the snapshot.
+    /// Number of sequences, and of writes to the tier below, that still have to read the snapshot.
     readers: usize,
     /// Nearest earlier block of the same prefix with a snapshot.
     before: Option<NodeId>,
@@ -229,9 +231,9 @@ struct Holding {
     pages: usize,
     /// Pages among `pages` that no sequence uses.
     unused: usize,
-    /// Snapshots of blocks.
+    /// Number of snapshots that the owner has.
     states: usize,
-    /// States that are lent for further snapshots.
+    /// Number of states that are lent to the owner for snapshots still to be taken.
     lent: usize,
     /// Time of the owner's last prompt.
     asked: u64,
@@ -245,8 +247,8 @@ pub struct Hit {
     pub pages: Vec<PageId>,
     /// Snapshot after `node`, if the model has states.
     pub state: Option<Slot>,
-    /// Number of leading blocks that are cached: up to `node`, and further ones of the prompt's
-    /// domain. Further ones of [`COMMON`] do not count: other domains add no snapshots there.
+    /// Number of leading blocks that are cached: up to `node`, and later ones of the prompt's own
+    /// domain. Later blocks of [`COMMON`] do not count: other domains add no snapshots there.
     pub known: usize,
     /// Name of the first block that is not cached.
     absent: Option<u128>,
@@ -372,7 +374,7 @@ impl<N: Naming> Prefixes<N> {
         self.unused
     }
 
-    /// Number of snapshots.
+    /// Number of snapshots that the cache holds, of all owners.
     pub fn snapshots(&self) -> usize {
         self.holdings.values().map(|of| of.states).sum()
     }
@@ -415,8 +417,8 @@ impl<N: Naming> Prefixes<N> {
         id.map_or(0, |id| self.node(id).depth)
     }
 
-    /// Block of `tokens` after `parent` that `domain` sees, if there is one: its own, or else that
-    /// of [`COMMON`], so that a sequence finds the blocks again that it started with.
+    /// Block of `tokens` after `parent` that `domain` sees, if there is one: one of its own, or
+    /// else one of [`COMMON`], so that a sequence finds the blocks again that it started with.
     fn find(&self, domain: u128, parent: Option<NodeId>, tokens: &[TokenId]) -> Found {
         let own = self.find_in(domain, parent, tokens);
         let is_common = |id| self.node(id).domain == COMMON;
@@ -434,7 +436,7 @@ impl<N: Naming> Prefixes<N> {
         let before = match parent.map(|parent| self.node(parent)) {
             None => domain,
             Some(parent) if parent.domain == domain => parent.name,
-            // After a block of [`COMMON`] each domain has names of its own, unlike the common ones.
+            // After a block of [`COMMON`] each domain's names differ from those in [`COMMON`].
             Some(parent) => parent.name ^ !domain,
         };
         let name = self.naming.name(before, tokens);
@@ -451,7 +453,7 @@ impl<N: Naming> Prefixes<N> {
         }
     }
 
-    /// The blocks that a domain sees of whole pages of tokens.
+    /// Cached blocks that a domain sees of the whole pages of `tokens`.
     pub fn blocks(&self, domain: u128, tokens: &[TokenId]) -> impl Iterator<Item = NodeId> {
         let mut last = None;
         tokens.chunks_exact(PAGE).map_while(move |tokens| {
@@ -468,12 +470,12 @@ impl<N: Naming> Prefixes<N> {
         !self.recurs || self.node(id).snapshot.is_some()
     }
 
-    /// Whether a prompt can go on from a block that is the last of `blocks` ones.
+    /// Whether a prefix of `blocks` blocks ends with block `id`, and a prompt can go on from there.
     pub fn is_beginning(&self, id: NodeId, blocks: usize) -> bool {
         self.node(id).depth == blocks && self.is_end(id)
     }
 
-    /// Pages of the blocks up to one, and the state after it.
+    /// Pages of the blocks up to and with `id`, and the state after that block, if there is one.
     pub fn memory_of(&self, id: NodeId) -> (Vec<PageId>, Option<Slot>) {
         let up = std::iter::successors(Some(id), |id| self.node(*id).parent);
         let mut pages: Vec<PageId> = up.map(|id| self.node(id).page).collect();
@@ -540,7 +542,7 @@ impl<N: Naming> Prefixes<N> {
         self.each_up(Some(id), |node| node.users += 1);
     }
 
-    /// Undoes a `pin`, as if it had never been.
+    /// Undoes a `pin`, without dropping blocks.
     pub fn undo_pin(&mut self, id: NodeId) {
         self.each_up(Some(id), |node| node.users -= 1);
     }
@@ -610,7 +612,7 @@ impl<N: Naming> Prefixes<N> {
         reuse
     }
 
-    /// Whether no other cached block goes on from a block.
+    /// Whether no cached block follows a block.
     fn ends_prompt(&self, id: NodeId) -> bool {
         let node = self.node(id);
         node.snapshot.map_or(node.children, |of| of.followers) == 0
@@ -640,7 +642,7 @@ impl<N: Naming> Prefixes<N> {
         self.snapshot_mut(id).readers -= 1;
     }
 
-    /// Applies `change` to a block and all before it.
+    /// Applies `change` to a block and all blocks before it.
     fn each_up(&mut self, mut next: Option<NodeId>, change: impl Fn(&mut Node)) {
         while let Some(id) = next {
             let node = self.node_mut(id);
@@ -663,7 +665,7 @@ impl<N: Naming> Prefixes<N> {
         }
     }
 
-    /// Changes the counts of an owner's memory, and forgets an owner without any.
+    /// Changes the counts of an owner's memory, and forgets the owner once it has no memory.
     fn hand(&mut self, owner: Owner, change: impl FnOnce(&mut Holding)) {
         let holding = self.holdings.entry(owner).or_default();
         change(holding);
@@ -684,7 +686,7 @@ impl<N: Naming> Prefixes<N> {
         others.count()
     }
 
-    /// Memory of all other owners but the operator.
+    /// Cached memory of every other owner but the operator.
     fn others_of(&self, owner: Owner) -> impl Iterator<Item = &Holding> {
         let others = self.holdings.iter();
         let others = others.filter(move |(name, _)| ![owner, OPERATOR].contains(name));
@@ -791,8 +793,8 @@ impl<N: Naming> Prefixes<N> {
     }
 
     /// Makes a state that was lent to `owner` the snapshot of a block of `domain`. A second
-    /// snapshot of the same block is freed; so is one of a block of another domain, since that
-    /// domain's clients would see that somebody was there.
+    /// snapshot of the same block is freed; so is a snapshot of another domain's block, since that
+    /// domain's clients would notice that somebody used the block.
     pub fn add_snapshot(&mut self, whose: (u128, Owner), id: NodeId, state: (SnapshotKind, Slot)) {
         let ((domain, owner), (kind, slot)) = (whose, state);
         let node = self.node(id);
@@ -840,7 +842,7 @@ impl<N: Naming> Prefixes<N> {
 
     /// Lends `owner` a state for a snapshot at a point of a prompt, which has blocks up to `from`
     /// here and the expected `reuse`: a free state, or that of an evicted snapshot which is worth
-    /// less or whose owner has more. None if all such snapshots are about to be read.
+    /// less or whose owner has more snapshots. None if all such snapshots are about to be read.
     pub fn lend(
         &mut self,
         (domain, owner): (u128, Owner),
@@ -891,7 +893,7 @@ impl<N: Naming> Prefixes<N> {
         state
     }
 
-    /// Oldest of the latest [`NEWCOMERS`] among `ids`, or the least worth if there are fewer.
+    /// Oldest of the latest [`NEWCOMERS`] among `ids`, else the one of least worth.
     fn newcomer(&self, ids: impl Iterator<Item = NodeId> + Clone) -> Option<NodeId> {
         let is_new = |id: &NodeId| {
             let reuse = &self.node(*id).reuse;
@@ -955,8 +957,8 @@ impl<N: Naming> Prefixes<N> {
     }
 
     /// Evicts blocks that no sequence uses until `count` pages are free for `asker`: first blocks
-    /// of its own, and of owners that are away or have more than the share, then of others, and the
-    /// operator's last.
+    /// of its own, and of owners that are away or have more than the share, then blocks of all
+    /// others, and the operator's last.
     pub fn free_pages(&mut self, count: usize, asker: (Owner, usize)) {
         while self.pages_free.len() < count {
             let may_go = |id: &NodeId| {
@@ -986,7 +988,7 @@ impl<N: Naming> Prefixes<N> {
                 }
                 self.evict(id, goes);
                 if self.recurs {
-                    // Blocks of a prompt whose end is evicted go before the ends of others.
+                    // Blocks of a prompt whose end is evicted go before the ends of other prompts.
                     break;
                 }
             }
@@ -1084,8 +1086,8 @@ impl<N: Naming> Prefixes<N> {
     }
 }
 
-/// Rounds a rate so that rates that differ by less than half compare as equal: among equals the
-/// block that was used last is evicted, as where prompts recur in turn it is needed last again.
+/// Rounds a rate so that rates that differ by less than half compare as equal: of blocks with equal
+/// rates the one used last is evicted: where prompts recur in turn it is needed last.
 fn like(rate: f64) -> Ordered {
     Ordered((2.0 * rate.log2()).floor())
 }
@@ -1097,7 +1099,7 @@ fn millis(time: Duration) -> u64 {
 /// Result of looking for a block.
 enum Found {
     Block(NodeId),
-    /// There is no such block; the name that it would have.
+    /// No cached block has these tokens; name that the block would have.
     Absent(u128),
     /// Another block has the name.
     Taken,

@@ -42,7 +42,7 @@ pub struct Sampling {
     pub typical_p: f32,
     /// Exclusion of the most likely tokens.
     pub xtc: Xtc,
-    /// Fewest tokens of the reply; tokens that end it are ignored before.
+    /// Least number of tokens of the reply; no stop token can be chosen before.
     pub min_tokens: usize,
     /// The only tokens that may be chosen; empty if all may.
     pub allowed: Vec<TokenId>,
@@ -89,7 +89,7 @@ impl Default for Dry {
 pub struct Xtc {
     /// Probability of an exclusion at each token, 0 ..= 1; 0 turns it off.
     pub probability: f32,
-    /// Share of all probability, 0 ..= 1; above a half there are never two such tokens.
+    /// Least probability of a token to exclude, 0 ..= 1; above a half no two tokens have it.
     pub threshold: f32,
 }
 
@@ -148,7 +148,7 @@ pub struct Request {
     pub source: Source,
     /// Domain of the prefix cache whose prompts the request may share, beside those of [`COMMON`].
     pub domain: u128,
-    /// Number of leading prompt tokens that other prompts probably have too; no event needs it.
+    /// Number of leading prompt tokens that other prompts probably have; no result depends on it.
     pub head: usize,
     /// Tokens of the prompt, at least one; `prompt.len() + max_tokens <= Limits::context`.
     pub prompt: Vec<TokenId>,
@@ -172,8 +172,8 @@ pub struct Request {
 }
 
 /// Log-probabilities at one position, before bias, penalties and temperature. Under a constraint
-/// they are of the allowed tokens, among which the reply chooses; others have minus infinity.
-/// (vLLM's `raw_logprobs` are the same: it masks the logits before it reads them.)
+/// they are of the allowed tokens, among which the reply chooses; all other tokens have minus
+/// infinity. (vLLM's `raw_logprobs` are the same: it masks the logits before it reads them.)
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenLogprobs {
     /// Log-probability of the chosen token.

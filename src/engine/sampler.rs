@@ -23,7 +23,7 @@ use step::ranking::{all_finite, argmax, maximum, most_likely, weight_at, weight_
 
 /// Number of a row's candidates that are ranked first.
 const RANKED_FIRST: usize = 64;
-/// Growth of the ranked number if those do not suffice.
+/// Factor by which the number of ranked candidates grows if too few are ranked.
 const RANKED_GROWTH: usize = 8;
 /// Distance below the largest logit, in temperatures, of the tokens that a draw collects first.
 const NEAR: f32 = 12.0;
@@ -50,7 +50,7 @@ impl Scratch {
     }
 }
 
-/// Token that may be drawn; `weight` is its probability times a factor that all share.
+/// Token that may be drawn; `weight` is its probability times a factor that all candidates share.
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
     id: TokenId,
@@ -125,7 +125,7 @@ impl Sampler {
     /// Choice of [`Sampler::next`] by the ranking of a row, among the `allowed` tokens; `None` if
     /// the choice depends on tokens that are not ranked. Remembers nothing.
     ///
-    /// The weight of unranked tokens is between bounds: a token is chosen if both lead to it.
+    /// The weight of unranked tokens is between two bounds, both of which must lead to the token.
     pub fn choose_ranked(
         &self,
         ranked: &Ranked<'_>,
@@ -159,8 +159,8 @@ impl Sampler {
     }
 
     /// Most likely tokens after bias, penalties and forbidden tokens, in order, as far as the
-    /// ranking of the unchanged row proves them; and, if anything is changed, ranked tokens that
-    /// sank among the others.
+    /// ranking of the unchanged row proves them; and, if logits change, the ranked tokens that fell
+    /// to the least ranked logit or below.
     fn adjusted_top(
         &self,
         ranked: &Ranked<'_>,
@@ -173,7 +173,7 @@ impl Sampler {
         if !lowers(&self.sampling) {
             return None;
         }
-        // No other token is above the least ranked logit, neither before the changes nor after.
+        // No unranked token is above the least ranked logit, neither before the changes nor after.
         let least = candidates.last()?.logit;
         for candidate in &mut candidates {
             candidate.logit = match allowed.has(candidate.id) {
@@ -491,8 +491,9 @@ fn draw(
         .expect("nothing else is left")
 }
 
-/// Draws one of `candidates`, which are the most likely tokens of a row, or `all` that may be
-/// drawn; `total` is the weight of all that may. `None` if the draw depends on other tokens.
+/// Draws one of `candidates`: the most likely tokens of a row or, with `all`, all tokens that may
+/// be drawn; `total` is the weight of all tokens that may be drawn. `None` if the draw depends on
+/// other tokens.
 fn draw_of(
     candidates: &mut Vec<Candidate>,
     (rule, temperature): (&Sampling, f32),
@@ -591,10 +592,10 @@ fn keep_typical(candidates: &mut Vec<Candidate>, share: f32) {
 }
 
 /// Applies top-p, min-p and XTC, and draws: the token in whose part of the remaining weight the
-/// first of `uniforms`, in [0, 1), falls. The second one decides whether XTC excludes.
+/// first of `uniforms`, in [0, 1), falls. The second of `uniforms` decides whether XTC excludes.
 ///
 /// `candidates` are in order, the most likely first; with `all` no other tokens can be drawn.
-/// `total` is the weight of all that top-k left. `None` if the draw depends on other tokens.
+/// `total` is the weight of all tokens that top-k left. `None` if the draw depends on other tokens.
 fn pick(
     mut candidates: &[Candidate],
     mut all: bool,
@@ -634,7 +635,7 @@ fn pick(
         sum += candidate.weight;
         sum > mark
     });
-    // Rounding may put the mark beyond all parts: it belongs to the last token then.
+    // Rounding may put the drawn number above the sum of all weights: the last token is drawn then.
     let last = || candidates.iter().rfind(|candidate| candidate.weight > 0.0);
     let drawn = if all { drawn.or_else(last) } else { drawn };
     drawn.map(|candidate| candidate.id)

@@ -4,10 +4,10 @@
 //! - Prompts share `prefill_tokens`, fewer beside replies (`prefill_budget`). Half goes to the
 //!   oldest prompt, the rest to those with the fewest tokens left, older ones first on a tie. So a
 //!   short prompt does not wait for a long one, and a flood of short ones does not hold the oldest
-//!   back: it takes `tokens / (prefill_tokens / 2)` steps, rounded up. It is left out of every
-//!   other step at most, while its reader keeps up.
-//! - Scored prompts share `SCORED_TOKENS` of that: scoring takes host time, for which replies of
-//!   the same step wait.
+//!   back: the oldest takes `tokens / (prefill_tokens / 2)` steps, rounded up, and is left out of
+//!   every other step at most, while its reader keeps up.
+//! - Scored prompts share `SCORED_TOKENS` of these tokens: scoring takes host time, for which
+//!   replies of the same step wait.
 //! - A prompt is cut at multiples of `PAGE` from its start only, and so that a chunk has one
 //!   snapshot at most.
 
@@ -23,7 +23,7 @@ pub struct Candidate {
     pub prompt: usize,
     /// Number of tokens already in the KV cache.
     pub computed: usize,
-    /// Prompt tokens of this step at most, whole pages, with one snapshot at most in them.
+    /// Largest number of prompt tokens of this step: whole pages, with at most one snapshot.
     pub most: usize,
     /// Whether the tokens of the prompt are scored.
     pub scored: bool,
@@ -58,7 +58,7 @@ pub struct Scheduled {
     pub tokens: usize,
 }
 
-/// Rows of one step: first those of replies, then of prompts. Reused for its memory.
+/// Rows of one step: first rows of replies, then of prompts. Reused for its memory.
 #[derive(Debug, Default)]
 pub struct Plan {
     pub scheduled: Vec<Scheduled>,
@@ -124,7 +124,7 @@ struct Budget {
 }
 
 impl Budget {
-    /// Hands out as many tokens as the budget allows to a prompt, after its `served` ones.
+    /// Hands out as many tokens as the budget allows to a prompt that has `served` tokens already.
     fn take(&mut self, prompt: &Candidate, served: usize) -> usize {
         let most = match prompt.scored {
             true => self.tokens.min(self.scored),

@@ -75,7 +75,7 @@ pub(super) struct Sequence {
     scores: Vec<Scored>,
     events: EventSender,
     pub source: Source,
-    /// Time that a slow client has kept the sequence out of steps while others wanted its slot.
+    /// Time that a slow client has kept the sequence out of steps while requests waited for a slot.
     pub reader_lag: Duration,
     pub end: Option<End>,
 }
@@ -221,7 +221,7 @@ impl Sequence {
     }
 
     /// Draws the next draft from a prediction's ranked logits; false, and nothing is drafted, if
-    /// the draw depends on others.
+    /// the draw depends on unranked tokens.
     pub fn take_predicted_ranked(&mut self, ranked: &Ranked<'_>) -> bool {
         let position = self.predicted_position();
         let draft = match ranked.sum.is_nan() {
@@ -313,7 +313,8 @@ impl Sequence {
         self.drafts.lend(kv);
     }
 
-    /// Accepts draft `index` if it is the last sampled token: then the row after it counts.
+    /// Accepts draft `index` if it equals the last sampled token: then the draft's row counts as
+    /// computed.
     pub fn accepts_draft(&mut self, index: usize) -> bool {
         let last = self.tokens[self.tokens.len() - 1];
         let accepts = self.end.is_none() && self.drafts.is(index, last);
@@ -321,14 +322,14 @@ impl Sequence {
         accepts
     }
 
-    /// Continues after the last of the `accepted` drafts, and scores those of each proposer.
+    /// Continues after the last of the `accepted` drafts, and scores the drafts of each proposer.
     pub fn settle_drafts(&mut self, accepted: usize, kv: &mut Kv) -> Scores {
         let scores = self.drafts.score(&self.tokens);
         self.from = self.drafts.settle(accepted, kv).unwrap_or(self.slot);
         scores
     }
 
-    /// States that the sequence has beside that of its slot: for a snapshot, and for drafts.
+    /// Numbers of the sequence's states without that of its slot: for a snapshot, and for drafts.
     pub fn lent(&self) -> (usize, usize) {
         (usize::from(self.lent.is_some()), self.drafts.states_kept())
     }
@@ -403,7 +404,7 @@ impl Sequence {
         self.events.is_closed()
     }
 
-    /// Whether the row before `end` is that of the last known token, and so gives the next one.
+    /// Whether the row before `end` is that of the last known token, and so gives the next token.
     fn reaches_the_end(&self, end: usize) -> bool {
         end == self.tokens.len() && end < self.length_max
     }

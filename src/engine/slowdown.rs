@@ -16,7 +16,7 @@ use step::executor::SeqRows;
 const WINDOW: u32 = 128;
 /// Slowdown from which on a line is logged.
 const REPORTED_FROM: f64 = 1.3;
-/// Most sizes of steps whose times are compared; further sizes are not.
+/// Largest number of sizes of steps whose times are compared.
 const SIZES_MAX: usize = 1024;
 /// Slowdown, in thousandths, of a window that took as long as the first one.
 const AS_FIRST: f64 = 1e3;

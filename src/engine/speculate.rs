@@ -149,7 +149,7 @@ pub struct Costs {
 }
 
 impl Costs {
-    /// Adds the time of a step of so many rows, none of them of a prompt.
+    /// Adds the time of a step of so many rows, without rows of prompts.
     pub fn note(&mut self, rows: usize, took: Duration) {
         self.steps.note(rows, took);
     }

@@ -15,11 +15,11 @@ use step::executor::{
 };
 use step::transfer::{PieceBytes, Sum, Transfer};
 
-/// Number of polls that a call may last after the first one that sees it; a poll takes this part of
-/// the executor's patience.
+/// Number of polls that a call may last after the first one that sees it. The time between two
+/// polls is the executor's patience divided by this number.
 pub(super) const LOOKS: u32 = 16;
 
-/// Executor whose calls are counted. Building it does not count: slow disks are no fault.
+/// Executor whose calls are counted. Its construction does not count: slow disks are no fault.
 pub(super) struct Watched<E> {
     pub executor: E,
     pub shared: Arc<Shared>,

@@ -4,8 +4,8 @@
 //! same round, except where a snapshot has them too: a prompt that goes on from a snapshot needs
 //! the pages of its window, beside those of all positions.
 //!
-//! There are as many pages as sequences and snapshots can need at once, so no sequence waits for
-//! one. Pages of an evicted snapshot are freed when its state is lent again.
+//! There are as many pages as sequences and snapshots can need at once, so no sequence waits for a
+//! page. Pages of an evicted snapshot are freed when its state is lent again.
 
 use step::executor::{BlockTable, PageId, Slot};
 use step::{PAGE, Window};

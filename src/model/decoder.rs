@@ -58,7 +58,7 @@ pub struct Scratch<B: Runs> {
 
 /// Workspace of a prediction. The host may still read the workspace of the step meanwhile.
 pub struct Predicted<B: Runs> {
-    /// Normed embeddings of every row; these beside normed hidden states.
+    /// Normed embeddings of every row; the same embeddings beside normed hidden states.
     pair: [B::Tensor; 2],
     /// Normed hidden states of the wanted rows.
     pub last: B::Tensor,

@@ -101,12 +101,12 @@ impl<P: Clone> Pools<P> {
         }
     }
 
-    /// Region of the next layer's part of each page of a group.
+    /// Gives the next layer `bytes` of every page of a group; returns the region of these bytes.
     pub fn page(&mut self, group: PageGroup, bytes: usize) -> PoolRegion<P> {
         self.pages[group as usize].give(bytes)
     }
 
-    /// Region of the next layer's part of each state.
+    /// Gives the next layer `bytes` of every state; returns the region of these bytes.
     pub fn state(&mut self, bytes: usize) -> PoolRegion<P> {
         self.states.give(bytes)
     }
@@ -140,7 +140,7 @@ impl<P: Clone> Pool<P> {
         })
     }
 
-    /// Region of the next layer's part of each piece.
+    /// Gives the next layer `bytes` of every piece of this pool; returns the region of these bytes.
     fn give(&mut self, bytes: usize) -> PoolRegion<P> {
         let before: usize = self.regions.iter().map(|region| region.stride).sum();
         assert!(before + bytes <= self.bytes, "a layer that no plan has");

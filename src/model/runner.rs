@@ -173,7 +173,7 @@ impl<B: Runs> Runner<B> {
         });
     }
 
-    /// Programs of the batch and of a prediction after it, if these and the next are recorded.
+    /// Programs of the batch and of a prediction after it, if both and `DraftOn` are recorded.
     fn recorded_with_drafts(&self) -> Option<[Program; 2]> {
         let (rows, sequences) = (self.batch.rows(), self.batch.spans().len());
         let programs = match self.batch.is_decode() {

@@ -3,7 +3,7 @@
 //!
 //! All numbers are constants of the build. Widths are elements of one row. Heads, columns and
 //! experts are those of one rank: with one rank all of the model's. Features that most blocks lack
-//! have a default; targets state all the same.
+//! have a default here; targets state every feature.
 
 /// Rows that a tensor instruction multiplies.
 const INSTRUCTION_ROWS: usize = 16;
@@ -61,9 +61,9 @@ pub trait Attention: Send + Sync + 'static {
     const LATENT: bool = Self::VALUE_DIM < Self::HEAD_DIM;
     /// Width of the keys of all heads.
     const KEYS: usize = Self::KV_HEADS * Self::HEAD_DIM;
-    /// Width of values beside keys; 0 where values are latents of the keys.
+    /// Width of the values of all heads; 0 where values are latents of the keys.
     const VALUES: usize = if Self::LATENT { 0 } else { Self::KEYS };
-    /// Last elements of a query, and of a key, that a norm is over; 0 without a norm.
+    /// Numbers of last elements of a query, and of a key, that a norm is over; 0 without a norm.
     const NORMS: [usize; 2] = match (Self::NORMED, Self::LATENT) {
         (true, _) => [Self::HEAD_DIM; 2],
         (false, true) => [0, Self::VALUE_DIM],
@@ -177,7 +177,7 @@ impl Rope {
         }
     }
 
-    /// Factor of queries and of keys beside the rotation.
+    /// Factor that multiplies queries and keys in addition to the rotation.
     pub fn growth(&self) -> f64 {
         match self.scaling {
             Some(Scaling::Yarn(scaling)) => {

@@ -41,7 +41,7 @@ impl States {
         }
     }
 
-    /// States that the rows write: the last one and the snapshot, but not those after drafts.
+    /// States that the rows write: `to` and the snapshot, but not the states after drafts.
     pub fn written(&self) -> impl Iterator<Item = Slot> + use<> {
         [Some(self.to), self.snapshot.map(|snapshot| snapshot.slot)]
             .into_iter()
@@ -72,7 +72,7 @@ impl<'a> BlockTable<'a> {
         self.pages[position / PAGE - self.first]
     }
 
-    /// Number of the sequence's pages, those that are not in the table any more included.
+    /// Number of the sequence's pages, including leading pages that the table does not have.
     pub fn end(&self) -> usize {
         self.first + self.pages.len()
     }
@@ -93,7 +93,7 @@ pub struct SeqRows<'a> {
     pub window: BlockTable<'a>,
     /// States written after each row but the last one, if rows are drafts: the sequence goes on
     /// from the state after the last accepted one. Empty without drafts, or if the model has no
-    /// states. May have `states.from`.
+    /// states. May include `states.from`.
     pub draft_states: &'a [Slot],
     /// Number of rows, counted from the last, whose logits are wanted: 0 inside a prompt, 1 at its
     /// end, all with drafts.
@@ -324,8 +324,8 @@ pub trait Executor {
         panic!("{NO_TRANSFER}")
     }
 
-    /// Starts checksums of ranges of host memory, without waiting: all are sent together, and
-    /// nothing may write the ranges until then.
+    /// Starts checksums of ranges of host memory, without waiting: all checksums are sent together,
+    /// and nothing may write the ranges until then.
     ///
     /// # Panics
     /// If a range is not in the host memory.

@@ -53,7 +53,7 @@ pub struct Facts {
     pub reply_gap: Duration,
     /// Tokens that end a turn of the conversation.
     pub stop_tokens: &'static [TokenId],
-    /// Special tokens: those that the tokenizer has beside its merges.
+    /// Special tokens, which the tokenizer has in addition to its merges.
     pub added_tokens: &'static [(TokenId, &'static str)],
     /// Syntax of tool calls; none if the model calls no tools.
     pub tool_format: Option<ToolFormat>,
@@ -65,7 +65,7 @@ pub struct Facts {
     /// Files in the weights directory; empty where the model has none.
     pub tokenizer_file: &'static str,
     pub template_file: &'static str,
-    /// Sampling of requests that name none; a top-k of 0 keeps all.
+    /// Sampling of requests that state no parameters; a top-k of 0 keeps all tokens.
     pub temperature: f32,
     pub top_k: u32,
     pub top_p: f32,

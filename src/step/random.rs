@@ -1,11 +1,11 @@
-//! Random numbers that a seed determines: inputs of checks and tests, and drawn weights. Replies
-//! are drawn by others, of which each position has its own.
+//! Random numbers that a seed determines: inputs of checks and tests, and drawn weights. Tokens of
+//! replies are drawn by another generator, whose numbers depend on the position.
 
 /// SplitMix64: the state is a counter, so that any number can be drawn first.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
-/// Step of the counter: odd, so that it takes all values.
+/// Step of the counter: odd, so that the counter takes all values.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Random {

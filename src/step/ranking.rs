@@ -4,7 +4,7 @@ use std::f32::consts::{LN_2, LOG2_E};
 
 use crate::executor::TokenId;
 
-/// Whether every logit of a row is finite. No token is sampled from any other row.
+/// Whether every logit of a row is finite. Tokens are sampled only from rows that are.
 pub fn all_finite(logits: &[f32]) -> bool {
     const EXPONENT: u32 = 0x7F80_0000;
     // Without an early exit the compiler vectorises the loop: broken rows are the exception.
@@ -103,7 +103,7 @@ pub fn weight_at(logits: &[f32], max: f32, least: f32, temperature: f32) -> f64 
 
 /// `2^x` for `x <= 0`, with a relative error below 1e-6; 0 where the result is no normal number.
 fn power_of_two(x: f32) -> f32 {
-    // Number to which others are added to lose their fraction; the sum's bits count in ones.
+    // Number whose addition rounds to a whole number: the last bit of the sum is worth 1.
     const WHOLE: f32 = 12_582_912.0;
     const BIAS: u32 = 127;
     const LEAST: f32 = -126.0;

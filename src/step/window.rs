@@ -13,7 +13,8 @@ pub const SPLIT: usize = 256;
 pub struct Window {
     /// Number of positions that a row sees, its own included.
     pub positions: usize,
-    /// Pages of the group: enough for all sequences at once, so that a step never waits for one.
+    /// Pages for the layers with this window: enough for all sequences at once, so that no step
+    /// waits for a free page.
     pub pages: usize,
 }
 

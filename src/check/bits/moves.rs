@@ -18,7 +18,7 @@ const PROMPT: usize = match CELL + CELL / 3 {
     _ => PREFILL_TOKENS,
 };
 
-/// A sequence, another of the same length for its slot and pages, and the first one on other pages.
+/// A sequence, another one of equal length on its slot and pages, and the first on other pages.
 pub(crate) struct Moved {
     own: Sequence,
     other: Sequence,

@@ -408,7 +408,7 @@ impl RowOp for LmHead {
 
     /// Results that are compared separately: normed rows, logits, logits of ranked ids, ranked
     /// logits, and logarithms of sums of weights, whose relative error is the largest logit's
-    /// absolute.
+    /// absolute error.
     fn parts(&self, left: Vec<Vec<f32>>) -> Vec<Vec<f32>> {
         let [x, logits, ranked]: [_; 3] = left.try_into().expect("three tensors");
         let [ids, largest, sums] = ranked_parts(&ranked);

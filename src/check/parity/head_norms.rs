@@ -4,7 +4,7 @@ use super::{Probe, Random};
 use model::shapes;
 use step::executor::DeviceError;
 
-/// Returns `values` if the shape has values beside keys.
+/// Returns `values`, or None for latent attention (MLA), which reads its values from the keys.
 pub(super) fn beside<A: shapes::Attention, T>(values: &T) -> Option<&T> {
     (!A::LATENT).then_some(values)
 }

@@ -28,7 +28,7 @@ pub(super) const GROUP: Group = Group {
     sequences: |_| Vec::new(),
 };
 
-/// Roles of matrices whose products are compared: one multiplies hidden states, others do not.
+/// Roles of matrices whose products are compared; the first two multiply hidden states.
 const ROLES: [Role; 4] = [
     Role::QueryDown,
     Role::LatentDown,

@@ -77,8 +77,8 @@ impl Progress {
         }
     }
 
-    /// States after each row of a part but the last, if the part has drafts: none that another
-    /// sequence continues from; this sequence's own comes last, where it is read longest.
+    /// States after each row of a part but the last, if the part has drafts. No other sequence
+    /// continues from these. If this sequence continues from a draft state, that one is the last.
     fn draft_states(&self, part: &Chunk) -> Vec<Slot> {
         let count = match part.drafts {
             0 => 0,
@@ -185,7 +185,7 @@ impl<'a> Sequences<'a> {
         self.op.limit(parts.any(|part| part.1 > ONE_BY_ONE))
     }
 
-    /// Copy with these inputs divided into other `steps`.
+    /// Copy with the same inputs, divided into `steps`.
     pub fn in_steps(&self, steps: Steps) -> Sequences<'a> {
         Sequences {
             op: self.op,
@@ -210,7 +210,7 @@ impl<'a> Sequences<'a> {
         self.in_steps(steps.collect())
     }
 
-    /// The sequences one after another, each in the parts of its own.
+    /// The sequences one after another, each with its own rows of every step.
     pub fn alone(&self) -> Sequences<'a> {
         let of = |index: usize| {
             let parts = self.steps.iter().flatten();

@@ -23,7 +23,7 @@ pub struct HostPool {
 }
 
 impl HostPool {
-    /// Pool of so many bytes.
+    /// Pool of at most `bytes` bytes, all of them free.
     pub fn new(bytes: usize, pieces: PieceBytes) -> HostPool {
         let pages_each = pieces.state.div_ceil(pieces.page).max(1);
         let slabs = bytes / (pages_each * pieces.page);

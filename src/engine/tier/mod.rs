@@ -1,10 +1,10 @@
 //! Tier below the device's memory: prompt prefixes in host memory.
 //!
-//! Ends of prompts are written when the prompt has proved sound, so that they are there when the
-//! device's memory evicts them. A prompt whose prefix is here gets pages and a slot, and starts
-//! when those are filled; meanwhile others go on. Prefixes here have a tree of their own, ordered
-//! by worth like that of the device: its pages and states lie in host memory. A prefix is found
-//! only when all of it has been written.
+//! Ends of prompts are written when the prompt has proved sound, so that host memory has them when
+//! the device evicts them. A prompt whose prefix is in host memory gets pages and a slot, and
+//! starts when its pages are filled; other sequences go on meanwhile. Prefixes in host memory have
+//! a tree of their own, ordered by worth like that of the device. A prefix is found only when all
+//! of it has been written.
 
 pub mod disk;
 mod host_pool;
@@ -93,7 +93,7 @@ struct Incoming {
     node: Option<NodeId>,
     /// Number of blocks of the prefix that were in host memory before.
     known: usize,
-    /// Pages in host memory of the prefix's further blocks.
+    /// Pages of host memory for the blocks of the prefix that were not there before.
     pages: Vec<PageId>,
     state: Option<Slot>,
 }
@@ -122,7 +122,7 @@ struct Check {
     ticket: u64,
     /// Last block of the prefix, which is pinned until the check is given up.
     node: NodeId,
-    /// Leading pages of the prefix that are not checked, as the device has them.
+    /// Number of leading pages that are not checked, since the device has these pages.
     here: usize,
     sums: Sums,
     outcome: Option<bool>,
@@ -167,7 +167,7 @@ pub struct Tier<N = Keyed> {
 }
 
 impl<N: Naming> Tier<N> {
-    /// Empty tier in so many bytes; none if these do not suffice for a piece of each kind.
+    /// Empty tier in so many bytes; none if the bytes do not suffice for a piece of each kind.
     pub fn new(bytes: usize, pieces: PieceBytes, naming: N) -> Option<Self> {
         let host = HostPool::new(bytes, pieces);
         let states = (0..host.slabs() as u32).map(Slot);
@@ -310,8 +310,8 @@ impl<N: Naming> Tier<N> {
         }
     }
 
-    /// Restores a hit: the given pages of a slot, which hold the hit's last ones, and its state or
-    /// its windowed pages.
+    /// Queues the restore of a hit: its last pages go to `pages` of the slot, and its state to the
+    /// state of the slot, or to the windowed pages `window`.
     pub fn restore(&mut self, slot: Slot, hit: &Hit, (pages, window): (&[PageId], &[PageId])) {
         let node = hit.node.expect("something was found");
         let from = &hit.pages[hit.pages.len() - pages.len()..];
@@ -337,7 +337,7 @@ impl<N: Naming> Tier<N> {
         });
     }
 
-    /// Saves a prefix when the earlier ones are saved, unless too many wait.
+    /// Queues a prefix to be saved after the earlier ones, unless too many prefixes wait.
     pub fn queue_save(&mut self, pin: Pin, kv: &mut Kv<N>) {
         match self.queued.len() < QUEUED_MAX {
             true => self.queued.push_back(pin),
@@ -432,7 +432,7 @@ impl<N: Naming> Tier<N> {
         }
     }
 
-    /// Starts to save a prefix, unless it is here or all that it would replace is worth more.
+    /// Starts to save a prefix, unless host memory has it or is full of prefixes of more worth.
     fn begin_save(&mut self, mut pin: Pin, kv: &mut Kv<N>) {
         let beginning = Beginning {
             whose: pin.whose,
@@ -478,8 +478,8 @@ impl<N: Naming> Tier<N> {
         pages.collect()
     }
 
-    /// Allocates memory for the part of a prefix that is not here. None if all of it is, or if the
-    /// memory is taken by prefixes that are worth more.
+    /// Allocates memory for the part of a prefix that host memory lacks. None if it lacks nothing,
+    /// or if the memory is taken by prefixes that are worth more.
     fn begin(&mut self, beginning: Beginning) -> Option<Incoming> {
         let nodes = self.index.blocks(beginning.whose.0, &beginning.tokens);
         let nodes: Vec<_> = nodes.collect();

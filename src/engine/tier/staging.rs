@@ -14,13 +14,13 @@ use step::PAGE;
 use step::executor::{Executor, TokenId};
 use step::transfer::Piece;
 
-/// Bytes that are copied between host memory and buffers of the disk's threads at once, in each
-/// direction; at most one piece more.
+/// Bytes of running copies between host memory and buffers of the disk's threads, in each
+/// direction, from which on no further piece is copied.
 const COPIED_MAX: usize = 32 << 20;
 /// Divisor of host memory: prefixes that wait to be written have that part at most, since their
 /// memory cannot be evicted meanwhile.
 const QUEUED_PART: usize = 2;
-/// Least limit of the time to read a prefix, however soon it would be computed.
+/// Least limit of the time to read a prefix, however fast the device would compute the prefix.
 const PATIENCE_MIN: Duration = Duration::from_secs(1);
 
 /// Limit of the time to read a prefix while the speed of prefill is not known.
@@ -92,7 +92,7 @@ pub struct Staging {
     write: Option<Write>,
     /// Reads in order; the first one is running.
     reads: VecDeque<Read>,
-    /// Last blocks of prefixes that were read for prompts that have not started, pinned until then.
+    /// Last blocks of prefixes read for waiting prompts, by ticket; pinned until the prompt starts.
     reserved: HashMap<u64, NodeId>,
     tickets: u64,
     pages_read: usize,
@@ -248,7 +248,7 @@ impl<N: Naming> Tier<N> {
         read.filling.len() * self.pieces.page < COPIED_MAX
     }
 
-    /// Takes a piece that was read. Without it, the rest of the prefix is of no use.
+    /// Takes a piece that was read. If it could not be read, the rest of the prefix is given up.
     fn take_read(
         &mut self,
         executor: &mut impl Executor,
@@ -367,7 +367,7 @@ impl<N: Naming> Tier<N> {
                 (Some(pieces), Some(read)) => {
                     (read.incoming, read.pieces, read.begun) = (incoming, pieces, disk.now());
                 }
-                // The prefix is in host memory by now, or would replace those of more worth.
+                // The prefix is in host memory by now, or would replace prefixes of more worth.
                 _ => drop(reads.pop_front()),
             }
         }

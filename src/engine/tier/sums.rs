@@ -8,7 +8,7 @@ use super::host_pool::HostPool;
 use step::executor::Executor;
 use step::transfer::{Piece, PieceBytes, Sum};
 
-/// Bytes of a batch of checksums.
+/// Bytes of pieces whose checksums are computed in one batch.
 const TOGETHER: usize = 8 << 20;
 /// Largest number of batches that are computed at once.
 const UNDER_WAY_MAX: usize = 128;

@@ -24,6 +24,6 @@ pub trait Clock {
     /// Seconds from one mark to a later one; waits for both.
     fn seconds(&self, from: &Self::Mark, to: &Self::Mark) -> Result<f64, DeviceError>;
     /// Reads `bytes` that no cache holds, at full memory speed: a lower bound for the time of an
-    /// operation that needs as many.
+    /// operation that needs as many bytes.
     fn read_bytes(&mut self, bytes: u64) -> Result<(), DeviceError>;
 }

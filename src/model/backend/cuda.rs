@@ -101,20 +101,20 @@ const NEEDED: Needed = Needed {
 /// Longest time of a step without a prompt: decoding reads all memory at most once, which takes a
 /// GB10 half a second.
 const PATIENCE: Duration = Duration::from_secs(4);
-/// Factor by which a step with a prompt may take longer. The longest is a whole prefill at the end
-/// of the longest context: of a 35B-A3B with 8192 rows after 122,880 positions, 2.2e14
+/// Factor by which a step with a prompt may take longer. The longest step is a whole prefill at the
+/// end of the longest context: of a 35B-A3B with 8192 rows after 122,880 positions, 2.2e14
 /// multiplications and additions. At the rates measured on an H200 the step takes 0.4 s; on a GB10,
-/// which shares the host's memory, 3 s if it comes as near to its peak, and a healthy GPU must not
-/// be given up.
+/// which shares the host's memory, 3 s if the GB10 comes as near to its peak, and a healthy GPU
+/// must not be given up.
 const PROMPT_PATIENCE: u32 = if target::HOST_RESERVE.is_some() { 3 } else { 1 };
 /// Largest number of rows of a step, or of its rows outside of cells, for which kernels that stream
 /// keys for few rows are used.
 const FEW_ROWS: usize = 64;
 /// Rows that are stored together as operands; each expert's rows are padded to a multiple.
 const OPERAND_ROWS: usize = 8;
-/// Longest sum of a product, without products of experts.
+/// Largest number of terms of a product's sum, without products of experts.
 const WIDEST: usize = largest(&[2 * HIDDEN, attend::WIDEST, Block::MIXED, WIDEST_MLP]);
-/// Inner width of the widest MLP, or MLP beside experts; 0 without any.
+/// Inner width of the widest MLP, also of MLPs that run beside experts; 0 without an MLP.
 const WIDEST_MLP: usize = most(
     largest(&each_mlp![M => <M as crate::shapes::Mlp>::INTERMEDIATE]),
     largest(&each_experts![E => <E as crate::shapes::Experts>::BESIDE]),
@@ -130,7 +130,7 @@ const NORMED_STORAGES: usize = 2;
 /// for `NORMED_STORAGES` layouts.
 const ROWS_BYTES: usize =
     2 * ROWS_MAX.next_multiple_of(OPERAND_ROWS) * most(WIDEST, NORMED_STORAGES * HIDDEN);
-/// Bytes of the few F16 rows that each block of a kernel reads as a whole.
+/// Bytes of `FEW_ROWS` rows in F16, all of which each block of a kernel reads.
 const HELD_BYTES: usize = 2 * FEW_ROWS * HIDDEN;
 /// Bytes of the operand buffer, which one kernel at a time uses.
 const OPERAND_BYTES: usize = largest(&[HELD_BYTES, ROWS_BYTES, route::OPERAND_BYTES]);
@@ -175,7 +175,7 @@ pub struct Cuda {
     #[cfg_attr(not(has = "experts"), expect(dead_code, reason = "there are none"))]
     experts: route::Workspace,
     /// Counters of blocks, `[FEW_ROWS][GROUPS]`, zero between launches: blocks of a tile of few
-    /// rows that have stored their splits; the first one also blocks that have normed a row or
+    /// rows that have stored their splits; the first counter also blocks that have normed a row or
     /// ranked its logits; or, for each span and key head, blocks that have read their channels.
     arrived: DeviceBuf<u32>,
     /// Records that `gated_delta` prepares for a step's cells; before the first step, rows to
@@ -250,7 +250,7 @@ pub struct Tensor {
     pub rows: usize,
     /// Number of elements of a row.
     pub width: usize,
-    /// Rows one after the other, between guards.
+    /// Rows one after another, with a guard before and after all rows.
     pub values: DeviceBuf<f32>,
     /// Whether rows in cells of the step are F16, laid out as in `cuda/tile/head_f16.cuh`.
     pub cells_f16: bool,
@@ -268,7 +268,7 @@ pub struct Matrix {
     pub k: usize,
     /// Layout of the matrix in memory.
     pub storage: Storage,
-    /// Panels one after the other.
+    /// Panels one after another, as `storage` lays them out.
     pub bytes: DeviceBuf<u8>,
 }
 

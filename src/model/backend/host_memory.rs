@@ -67,7 +67,7 @@ impl Files {
     }
 }
 
-/// Memory of the host, without the reserve for other programs.
+/// Memory of the host that may be taken, the reserve for other programs excluded.
 pub fn memory() -> HostMemory {
     let least = least().as_ref();
     HostMemory {

@@ -3,18 +3,18 @@
 //! A page of a mapping whose file was cut short raises SIGBUS, which ends a process without a word.
 //! So a file is mapped only under a read lease of the kernel (`fcntl(2)`, F_SETLEASE): a process
 //! that opens it for writing or truncates it then waits until the lease is given back, for as long
-//! as `/proc/sys/fs/lease-break-time` says, 45 s unless somebody changed it; one that asked not to
-//! wait is refused. Meanwhile the mapping is as it was, the holder learns that the lease is wanted,
-//! reports so and ends, and the writer goes on. Any number of processes have a lease of the same
-//! file. A lease is for the owner of the file (or CAP_LEASE) on a file system that has leases, and
-//! protects where every way to the file leads through this kernel's view of it: not on FUSE or a
-//! network, whose other end changes files by itself, nor on overlays, below which files have other
-//! names. Elsewhere weights are copied to memory, where nobody can cut them. Renaming another file
-//! to its place disturbs no lease. A disk that fails under a mapping still raises SIGBUS: no lease
-//! helps against that.
+//! as `/proc/sys/fs/lease-break-time` says, 45 s unless somebody changed it; a process that asked
+//! not to wait is refused. Meanwhile the mapping is as it was, the holder learns that the lease is
+//! wanted, reports so and ends, and the writer goes on. Any number of processes have a lease of the
+//! same file. A lease is for the owner of the file (or CAP_LEASE) on a file system that has leases,
+//! and protects where every way to the file leads through this kernel's view of it: not on FUSE or
+//! a network, whose other end changes files by itself, nor on overlays, below which files have
+//! other names. Elsewhere weights are copied to memory, where nobody can cut them. Renaming another
+//! file to its place disturbs no lease. A disk that fails under a mapping still raises SIGBUS: no
+//! lease helps against that.
 //!
-//! The kernel notifies the holder by a signal; here by one that does nothing by default, and the
-//! lease is asked for its state instead, at each step and a few times a second between them.
+//! The kernel notifies the holder by a signal; here the signal does nothing by default, and the
+//! state of the lease is queried instead, at each step and a few times a second between them.
 
 use std::fs::File;
 use std::io;

@@ -31,7 +31,7 @@ pub struct Call {
     pub seconds: f64,
 }
 
-/// Sink of the measurements.
+/// List that receives the measured calls.
 pub type Sink = Rc<RefCell<Vec<Call>>>;
 
 /// Runs and times the operations of `B` one by one, without a recorded step.

@@ -14,7 +14,7 @@ macro_rules! blocks {
             $(pub type $shape<B> = crate::blocks::$module::$block<B, crate::target::$shape>;)+
         }
 
-        /// Operations that the model is written in.
+        /// All operations that a backend needs to run the target's model.
         pub trait Runs: Dense + Draft $(+ crate::$($ops)::+<target::$shape>)+ {}
 
         impl<B: Dense + Draft $(+ crate::$($ops)::+<target::$shape>)+> Runs for B {}
@@ -77,7 +77,7 @@ macro_rules! blocks {
                 })
             }
 
-            /// [`Block::run`] of whichever block it is.
+            /// Calls [`Block::run`] of the block in this enum.
             pub fn run(&mut self, ops: &mut B, pass: Pass<'_, B>, own: &mut Scratch<B>) {
                 match self {
                     $(AnyBlock::$shape(block) => block.run(ops, pass, &mut own.$name),)+

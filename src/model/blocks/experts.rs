@@ -120,8 +120,8 @@ impl<E: shapes::Experts, B: Dense + Route<E>> Block<B> for Experts<B, E> {
 }
 
 impl<E: shapes::Experts, B: Dense + Route<E>> Experts<B, E> {
-    /// Computes the router's logits of normed rows, latents, the inner rows of the MLP beside, and,
-    /// where experts read normed rows, those in `x`.
+    /// Computes the router's logits of normed rows, latents, the inner rows of the MLP beside
+    /// experts and, where experts read normed rows, the normed rows, in `x`.
     pub(super) fn choose(
         &self,
         ops: &mut B,

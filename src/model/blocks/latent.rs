@@ -18,7 +18,7 @@ pub trait Shape: Send + Sync + 'static {
     const NOPE_DIM: usize;
     /// Elements of a head's result.
     const RESULT_DIM: usize;
-    /// Growth of queries with their positions.
+    /// Factor of queries that grows with their positions; none: 1.
     const TEMPERATURE: Option<Temperature>;
 
     /// Elements of a head's query: those for latents, then rotated ones, pairs `(2i, 2i + 1)`.
@@ -52,14 +52,14 @@ pub trait Ops<L: Shape>: Dense + Attend<L::Attention> {
 
 /// Projections, matrices between latents and heads, and the cache of one layer.
 pub struct Latent<B: Ops<L>, L: Shape> {
-    /// Two products that make queries, and the norm between them.
+    /// First product of queries, before the norm `query_norm` and the product `query_up`.
     query_down: B::Matrix,
     query_norm: B::Vector,
     query_up: B::Matrix,
-    /// Product that makes rotated elements and a latent, and the norm of the latent.
+    /// Product that makes rotated elements and a latent, which `norm` norms.
     down: B::Matrix,
     norm: B::Vector,
-    /// Matrices that make each head's keys and values of a latent.
+    /// Matrix that makes each head's keys of a latent, as `values` makes its values.
     keys: B::Matrix,
     values: B::Matrix,
     o: B::Matrix,

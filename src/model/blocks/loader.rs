@@ -9,9 +9,9 @@ use step::executor::DeviceError;
 
 /// Memory of the KV caches and states of the layers that are being loaded.
 pub enum Memory<'a, P> {
-    /// Parts of a model's pools, in which all layers of a page lie side by side.
+    /// Parts of a model's pools, where all layers' parts of a page are adjacent.
     Pooled(&'a mut Pools<P>),
-    /// Buffers for each layer alone, with so many KV pages.
+    /// Buffers for each layer alone; a KV cache has so many pages.
     Own(usize),
 }
 

@@ -43,7 +43,7 @@ pub trait Delta<D: shapes::Delta>: Dense {
     /// `q, k` scaled to unit length (`x * rsqrt(sum x^2 + 1e-6)`), `q /= sqrt(KEY_DIM)`,
     /// `S *= exp(-exp(a_log[h]) * softplus(a[r, h] + dt_bias[h]))`,
     /// `d = (v - S^T k) * sigmoid(b[r, h])`, `S += k d^T`, `out[r, h] = S^T q`.
-    /// With `MAMBA` queries and keys are as they are, the decay is that, and with
+    /// With `MAMBA` queries and keys are as they are, the decay is the same, and with
     /// `d = softplus(a[r, h] + dt_bias[h])`: `S += k (d v)^T`, `out[r, h] = S^T q + skip[h] v`.
     /// `qkv [R, q | k | v]`, `b, a [R, VALUE_HEADS]`, `skip [VALUE_HEADS]`, `out [R, VALUES]`.
     /// The state of a row at position 0 starts at zero. Rows are taken one by one, or in cells as

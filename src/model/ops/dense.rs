@@ -3,7 +3,8 @@
 use super::{Batch, Device};
 use crate::target::LOGIT_CAP;
 
-/// Operations without a shape of their own.
+/// Operations that every model has, whatever its kinds of layers. The traits of kinds of layers
+/// have the layer's dimensions as a parameter.
 pub trait Dense: Device {
     /// `out[r] = table[batch.tokens[r]] * EMBEDDING_SCALE`. `table [VOCAB, H]`, `out [R, H]`.
     fn embed(&mut self, table: &Self::Matrix, batch: &Batch, out: &mut Self::Tensor);

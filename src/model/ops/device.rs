@@ -198,9 +198,9 @@ pub trait Device {
     /// the same batch, or none, whatever is read in between; the batch is unchanged until a `read`.
     fn begin(&mut self, batch: &Batch);
 
-    /// Runs `operations` on `batch`, which was begun with and which the program takes: the same
-    /// calls on the same storage for a program and a number of rows, whatever else is in the batch.
-    /// A backend may record the calls and replay them.
+    /// Runs `operations` on `batch`, which was passed to `begin` and which the program takes: the
+    /// same calls on the same storage for a program and a number of rows, whatever else is in the
+    /// batch. A backend may record the calls and replay them.
     fn run(&mut self, _: Program, _: &Batch, operations: impl FnOnce(&mut Self))
     where
         Self: Sized,

@@ -6,7 +6,7 @@ use super::{Batch, Device};
 use step::executor::{DeviceError, Drafted};
 
 /// Operations of a step that is followed by predictions without the host in between. Only a backend
-/// that records programs is asked for them; the default bodies are for all others.
+/// that records programs is asked for them; the default bodies are for all other backends.
 pub trait Draft: Device {
     /// `begin` of the batch of drafts. Earlier operations may be running, with the step's batch.
     fn begin_drafts(&mut self, _drafts: &Batch) {}

@@ -10,7 +10,7 @@ const MEBIBYTE: u64 = 1024 * 1024;
 
 /// Memory that a kind of device needs, bytes.
 pub trait Footprint: Device {
-    /// Reserve for other programs in the memory that the model lies in.
+    /// Bytes, of the memory that holds the model, that are left to other programs.
     const RESERVE_BYTES: u64;
     /// Largest memory that the driver takes for an open device.
     const CONTEXT_BYTES: u64;
@@ -23,7 +23,7 @@ pub trait Footprint: Device {
     /// Largest memory that a buffer of `bytes` takes.
     fn buffer_bytes(bytes: u64) -> u64;
 
-    /// Buffers that operations take beside tensors.
+    /// Bytes of each buffer that operations take in addition to tensors.
     fn workspace() -> impl Iterator<Item = usize>;
 
     /// Memory of the host at the first call.

@@ -22,12 +22,12 @@ pub trait Route<E: shapes::Experts>: Device {
     /// Storage for the routing of the largest step.
     fn routing(&self) -> Result<Self::Routing, DeviceError>;
 
-    /// Softmax over the `COUNT` routed experts, or with `SIGMOID` a sigmoid of each; the
-    /// `PER_TOKEN` with the largest of these, or with `SIGMOID` of their sums with `per_expert`
-    /// (lower index on a tie), their weights, without it, scaled to sum `WEIGHT_SCALE`, and with
-    /// `SCALED` multiplied by `per_expert`; then the shared expert if there is one, its weight the
-    /// sigmoid of the last logit, or 1 without `SHARED_GATED`. `logits [R, LOGITS]`,
-    /// `per_expert [COUNT]`.
+    /// Scores are a softmax over the `COUNT` routed experts, or with `SIGMOID` a sigmoid of each.
+    /// The experts with the `PER_TOKEN` largest scores are chosen (lower index on a tie), where
+    /// `SIGMOID` adds `per_expert` for the choice alone. Weights are the scores scaled to sum
+    /// `WEIGHT_SCALE`, and with `SCALED` multiplied by `per_expert`; then the shared expert's, if
+    /// there is one: the sigmoid of the last logit, or 1 without `SHARED_GATED`. `logits [R,
+    /// LOGITS]`, `per_expert [COUNT]`.
     fn route(
         &mut self,
         logits: &Self::Tensor,

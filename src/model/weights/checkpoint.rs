@@ -386,7 +386,7 @@ impl Checkpoint {
         self.source(self.layout.copy(role, site, expert))
     }
 
-    /// Source of a matrix of the layout.
+    /// Source of the matrix `weight` of the layout, in tensors or in the packed file.
     pub fn source(&self, weight: Weight) -> MatrixSource<'_> {
         MatrixSource {
             checkpoint: self,
@@ -618,7 +618,7 @@ impl MatrixSource<'_> {
         Ok(Stored { n, k, bits, bias })
     }
 
-    /// Largest magnitude of the whole matrix. The first caller reads all rows, others wait.
+    /// Largest magnitude of the whole matrix. The first caller reads all rows, later callers wait.
     fn largest(&self) -> Result<f32, WeightsError> {
         const ROWS: usize = FP8_BLOCK;
         let known = self.checkpoint.largest_of(&self.weight.key());

@@ -14,7 +14,8 @@ const GENERATION: &str = "generation_config.json";
 const BYTES_MAX: u64 = 16 << 20;
 
 /// Compares the configuration in `folder`, and that of generation if there is one. Returns keys of
-/// the former whose names suggest that they change the model's maths, and that no fact covers.
+/// the model's configuration whose names suggest that they change the model's maths, and that no
+/// fact covers.
 ///
 /// # Errors
 /// `Config` with the first fact that is stated differently, or a file that cannot be read.

@@ -24,7 +24,7 @@ use crate::target;
 const HASH_BYTES: usize = 1 << 20;
 /// Largest number of files that are hashed at once.
 const THREADS_MAX: usize = 8;
-/// Files beside weights and text files that a checkpoint may have.
+/// Small files that a checkpoint may have in addition to weights and text files.
 pub const SMALL: [&str; 3] = [CONFIG, "generation_config.json", "tokenizer_config.json"];
 
 /// A file of the checkpoint with its digest.

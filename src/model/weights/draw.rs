@@ -26,11 +26,11 @@ use step::random::Random;
 
 /// Distance of the channels that have the same value for every token.
 const COMMON_EVERY: usize = 16;
-/// Value on the common channels, where other channels have unit variance.
+/// Value on the common channels; all other channels have unit variance.
 const COMMON: f32 = 2.0;
 /// Standard deviation of the part of a router's logits that the token decides.
 const ROUTER_SPREAD: f32 = 4.0;
-/// Standard deviation of that part of a router's logits where scores are sigmoids of the logits.
+/// Standard deviation as `ROUTER_SPREAD`, of models whose experts' scores are sigmoids.
 const SIGMOID_SPREAD: f32 = 6.0;
 /// Distance of the mean of logits below zero where scores are sigmoids, in units of their
 /// deviation.
@@ -113,7 +113,7 @@ impl Range {
         Range::around(factor * self.centre, factor * self.spread)
     }
 
-    /// Range of numbers that are factors of others.
+    /// Range of drawn scales and factors of matrices.
     pub fn factor(centre: f32) -> Range {
         Range::around(centre, FACTOR_SPREAD * centre)
     }

@@ -136,7 +136,7 @@ impl Layout {
         })
     }
 
-    /// Every matrix once.
+    /// All matrices of the layout, also those that share a tensor.
     pub fn matrices(self) -> impl Iterator<Item = Weight> {
         let is_matrix = |weight: &Weight| weight.row.format().is_some();
         self.weights().filter(is_matrix)
@@ -157,7 +157,7 @@ impl Layout {
         pairs
     }
 
-    /// Every vector once.
+    /// All vectors of the layout.
     pub fn vectors(self) -> impl Iterator<Item = Weight> {
         let is_vector = |weight: &Weight| matches!(weight.row.kind, Kind::Vector { .. });
         self.weights().filter(is_vector)
@@ -205,7 +205,7 @@ impl Weight {
         self.row.padded(PADS)[1]
     }
 
-    /// Numbers of rows and columns of a matrix in the checkpoint; further ones in memory are zeros.
+    /// Numbers of rows and columns of a matrix in the checkpoint; padding in memory is zeros.
     pub fn stored(self) -> [usize; 2] {
         [self.row.n(), self.row.k()]
     }

@@ -6,7 +6,7 @@
 pub const E2M1_MAX: f32 = 6.0;
 /// Largest magnitude of E4M3.
 pub const E4M3_MAX: f32 = 448.0;
-/// Magnitude below which weights count as zero: no model has such small ones beside others.
+/// Magnitude below which weights count as zero: no model has weights that small beside normal ones.
 pub const LEAST: f32 = 1e-30;
 /// Number of sums of squares that are accumulated in parallel.
 pub const LANES: usize = 16;

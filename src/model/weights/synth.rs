@@ -42,7 +42,7 @@ pub enum SynthError {
     /// The directory is not empty.
     #[error("{directory}: is not empty; give a directory that is, or one that is not there yet")]
     NotEmpty { directory: PathBuf },
-    /// The disk has no space for the rest.
+    /// The disk has no space for the remaining bytes of the checkpoint.
     #[error(
         "{file}: the disk is full; the checkpoint takes {bytes} bytes, make left for them or ask \
          for fewer --layers"

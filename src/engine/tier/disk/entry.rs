@@ -23,7 +23,7 @@ pub type Tag = [u8; TAG_BYTES];
 pub type Identity = [u8; 32];
 
 const MAGIC: &[u8; 8] = b"ATLASKV1";
-/// Label that separates digests of this module from all others.
+/// Label that separates digests of this module from digests for all other purposes.
 const PURPOSE: &[u8] = b"atlas prefix cache on disk";
 const NAME_BYTES: usize = 16;
 const TAG_BYTES: usize = 16;
@@ -60,7 +60,7 @@ impl Secret {
     }
 }
 
-/// Binding of an entry's pieces to their positions in it.
+/// Binding of an entry's pieces to their positions in the entry.
 #[derive(Clone, Copy, Debug)]
 pub struct Bond {
     salt: [u8; SALT_BYTES],

@@ -191,8 +191,9 @@ impl Index {
         }
     }
 
-    /// Forgets entries until so many more bytes fit: of the owner who has most, the least recently
-    /// used, of those of one time what goes on from another. None if so many bytes never fit.
+    /// Forgets entries until so many more bytes fit: the least recently used of the owner with the
+    /// most bytes; of entries used at the same time the newest, which goes on from older ones. None
+    /// if so many bytes never fit.
     pub fn make_room(&mut self, bytes: u64) -> Option<Vec<u64>> {
         let mut removed = vec![];
         if bytes > self.bytes_max {

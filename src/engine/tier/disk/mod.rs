@@ -32,7 +32,7 @@ pub use self::index::Found;
 
 /// Threads that read, write and seal: a drive may be fast only with several requests at once.
 pub const THREADS: usize = 4;
-/// Bytes of pieces that threads have at once; at most one piece more.
+/// Number of bytes in the work of threads from which on threads get no further piece.
 pub const IN_HANDS_MAX: usize = 64 << 20;
 /// Time after which a disk that has finished none of its reads and writes counts as broken.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
@@ -167,10 +167,10 @@ pub struct Disk {
     bytes_a_day: u64,
     next_entry: u64,
     draft: Option<Draft>,
-    /// Bytes of pieces that threads have.
+    /// Bytes of the pieces that threads are reading, writing or sealing.
     in_hands: usize,
     now: Duration,
-    /// Time at which a thread's work last ended, or started while no other ran.
+    /// Time at which a thread's work last ended, or started while all threads were idle.
     answered: Duration,
     slow: usize,
     traffic: Traffic,
@@ -254,7 +254,7 @@ impl Disk {
         self.pool.run(job);
     }
 
-    /// Has a thread run work on the storage whose result matters only if it fails.
+    /// Has a thread run `work` on the storage; only a failure of the work matters.
     fn spawn(&mut self, work: impl FnOnce(&dyn Storage) -> io::Result<()> + Send + 'static) {
         if let Access::On(opened) = &self.access {
             let storage = opened.storage.clone();
@@ -262,7 +262,7 @@ impl Disk {
         }
     }
 
-    /// Longest prefix of these blocks that entries have, if it has more than so many blocks.
+    /// Longest prefix of these blocks that entries have, if longer than `more_than` blocks.
     pub fn find(&mut self, names: &[Name], more_than: usize) -> Option<Found> {
         let found = self.index.find(names);
         (self.is_on() && found.pages.len() > more_than).then_some(found)
@@ -527,7 +527,7 @@ fn read(storage: &dyn Storage, at: PieceLocation, secret: &Secret) -> Result<Rea
     is_whole.then_some((piece, sum)).ok_or(Fault::Entry)
 }
 
-/// Lists the entries of a storage that have this identity, and the largest number; removes others.
+/// Lists a storage's entries of this identity and the largest entry number; removes other entries.
 fn scan(opened: Opened, pieces: PieceBytes) -> Result<(Opened, Vec<Listed>, u64), String> {
     let storage = &*opened.storage;
     let mut own = vec![];

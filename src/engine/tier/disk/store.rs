@@ -10,7 +10,7 @@ use std::time::SystemTime;
 const FILE_MODE: u32 = 0o600;
 /// Mode of the folder: for the server's user alone.
 const FOLDER_MODE: u32 = 0o700;
-/// File that the server that uses the folder locks.
+/// Name of the file that is locked by the server that uses the folder.
 const LOCK: &str = "lock";
 /// Extension of the file name of a complete entry.
 const WHOLE: &str = ".kv";

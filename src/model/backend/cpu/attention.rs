@@ -100,9 +100,9 @@ impl Rope {
     }
 }
 
-/// Keys and values of one layer. In its part of a page first lie keys, `[kv head][dim][position]`:
-/// positions side by side, so that many are scored at once. Then values, `[kv
-/// head][position][VALUE_STRIDE]`, even where values are latents of keys.
+/// Keys and values of one layer. In the layer's part of a page first lie keys, `[kv
+/// head][dim][position]`: positions side by side, so that many are scored at once. Then values,
+/// `[kv head][position][VALUE_STRIDE]`, even where values are latents of keys.
 pub struct KvCache<A> {
     part: LayerPart,
     shape: PhantomData<A>,

@@ -15,7 +15,7 @@ const BLOCKS: usize = (256 << 20) / (BLOCK * size_of::<u64>());
 
 pub struct HostClock {
     pool: Pool,
-    /// Words to be read, allocated by the first read: a clock that only marks needs none of them.
+    /// Words to be read, allocated by the first read: a clock that only sets marks needs no words.
     words: Vec<u64>,
     /// Index of the block that the next read starts with.
     next: usize,

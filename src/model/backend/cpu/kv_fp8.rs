@@ -4,7 +4,7 @@
 use crate::weights::format::power_of_two;
 use crate::weights::rounding::{E4M3_MAX, round_e4m3};
 
-/// Exponent of the smallest power of two: with it the smallest numbers are still normal in BF16.
+/// Exponent of the smallest power of two, whose product with any E4M3 number is normal in BF16.
 const EXPONENT_MIN: i32 = -117;
 /// Exponent of the largest power of two that the GPU's kernels can store.
 const EXPONENT_MAX: i32 = 7;

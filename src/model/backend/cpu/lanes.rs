@@ -1,6 +1,6 @@
 //! Sixteen F32 values, processed element by element.
 //!
-//! `super::wide` has the same in registers.
+//! `super::wide` has the same operations in registers.
 
 use std::array::from_fn;
 

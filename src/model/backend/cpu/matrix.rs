@@ -33,7 +33,7 @@ pub struct Matrix {
 /// Panels `[ceil(n / 16), k]`, each of sixteen rows.
 enum Weights {
     F32(Elements<Lanes>),
-    /// BF16, if every weight is such a number: half the bytes, the same values.
+    /// BF16, if every weight is a BF16 number: half the bytes of F32, the same values.
     Bf16(Elements<Halves>),
 }
 

@@ -66,7 +66,7 @@ impl Vector for Lanes {
 #[cfg(target_arch = "x86_64")]
 pub use x86_64::widest;
 
-/// Runs `kernel` with the registers that every host of the architecture has.
+/// Runs `kernel` with the registers that every processor of the host's architecture has.
 #[cfg(not(target_arch = "x86_64"))]
 pub fn widest<K: Kernel>(kernel: K) {
     kernel.run::<Lanes>();

@@ -31,7 +31,8 @@ pub const WIDEST: usize = largest(&each_attention![A => A::MIXED]);
 pub const GROUPS: usize = largest(&each_attention![A => A::HEADS / A::TOGETHER]);
 /// Bytes that a layer's part of a page is aligned to.
 const ALIGNMENT: usize = 128;
-/// F32 numbers of a split's result, for few rows: sum of values, largest score, sum of weights.
+/// Count of F32 numbers in a split's result, for few rows: sum of values, largest score, sum of
+/// weights.
 const PARTIAL: usize = largest(&each_attention![A => {
     FEW_ROWS * A::HEADS * MAX_CONTEXT.div_ceil(SPLIT) * (A::VALUE_DIM + 2)
 }]);
@@ -40,7 +41,7 @@ const PARTIAL: usize = largest(&each_attention![A => {
 pub struct Workspace {
     /// Cosine and sine, `[MAX_CONTEXT][PAIRS]`, of each attention shape.
     angles: [DeviceBuf<f32>; SHAPES],
-    /// Results of splits.
+    /// Partial results of attention over splits of contexts.
     partial: DeviceBuf<f32>,
 }
 

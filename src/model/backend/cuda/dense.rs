@@ -213,7 +213,8 @@ impl Dense for Cuda {
         out: Ends<'_, Cuda>,
     ) {
         let rows = batch.wanted().len();
-        // Some of a prompt's rows are wanted and all are normed; drafts may exceed its limits.
+        // One launch norms, multiplies and ranks the same rows, at most `FEW_ROWS`. Otherwise the
+        // operations are launched one by one.
         let (wanted, x) = match out.hidden {
             _ if rows > FEW_ROWS || LOGIT_CAP > 0.0 => {
                 return norm_and_rank(self, residual, norm, w, batch, out);

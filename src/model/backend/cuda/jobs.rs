@@ -7,8 +7,8 @@ use super::storage::{BLOCK_ROWS, Order, PANEL_ROWS, Storage};
 use crate::target::BIASED;
 use crate::weights::{MatrixSource, Stored, WeightsError};
 
-/// Rows that are read together, such as those that share FP8 scales: a job's rows are a multiple,
-/// or end with the last row of a part.
+/// Rows that are read together, such as those that share FP8 scales: a job's rows are a multiple of
+/// this number, or end with the last row of a part.
 pub const JOB_ROWS: usize = BLOCK_ROWS;
 /// Adjacent rows of one matrix in a panel where two matrices are interleaved, as gate and up are.
 const GROUP_ROWS: usize = PANEL_ROWS / 2;
@@ -22,7 +22,7 @@ pub struct Wanted<'a> {
     pub to: (usize, usize),
 }
 
-/// Some rows of a part, read at once.
+/// Some rows of one of a matrix's parts, read at once.
 pub struct Job<'a> {
     source: MatrixSource<'a>,
     pub rows: Range<usize>,

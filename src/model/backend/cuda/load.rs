@@ -95,7 +95,7 @@ impl Loader {
             .iter()
             .map(|wanted| Extent::all(wanted, SLOT_BYTES));
         let packed: Vec<_> = packed.collect::<Result<_, _>>()?;
-        // A checkpoint has either all of these matrices packed, or none.
+        // Either all matrices of a checkpoint are packed, or none.
         let packed: Vec<_> = packed.into_iter().flatten().flatten().collect();
         if !packed.is_empty() {
             return self.copy(&packed, buffers);
@@ -133,7 +133,7 @@ impl Loader {
             under_way.push_back(slot);
             free(&mut under_way, &events)
         });
-        // The waits follow an error, too: copies read the slots until they are done.
+        // The waits follow an error, too: running copies read the slots.
         let copied = copies.synchronize().map_err(failed);
         let packed = stream.synchronize().map_err(failed);
         loaded.and(copied).and(packed)
@@ -145,7 +145,7 @@ impl Loader {
         self.copies.synchronize()
     }
 
-    /// Reads packed parts, and queues the copies into `buffers`.
+    /// Reads packed weights, and queues their copies into `buffers`.
     fn copy(
         &mut self,
         parts: &[Extent<'_>],
@@ -182,7 +182,7 @@ impl Loader {
 }
 
 impl Drop for Loader {
-    /// Copies read the slots until they are done.
+    /// Waits for running copies, which read the slots.
     fn drop(&mut self) {
         let _ = self.finish();
     }
@@ -191,7 +191,7 @@ impl Drop for Loader {
 /// A slot's number, and its memory.
 type Filled<'a> = (usize, &'a mut [u8]);
 
-/// Splits slots into the events after their copies, and their numbers and memory.
+/// Splits slots into the events after copies, and the slots' numbers and memory.
 fn split(slots: &mut [Slot]) -> (Vec<&Event>, Vec<Filled<'_>>) {
     let numbered = slots.iter_mut().enumerate();
     let both = numbered.map(|(index, slot)| (&slot.copied, (index, &mut slot.memory[..])));

@@ -64,7 +64,7 @@ impl<'a> Extent<'a> {
         self.bytes.len()
     }
 
-    /// Fills the first bytes of `slot` with the part.
+    /// Fills the first bytes of `slot` with the bytes of this extent.
     pub fn read(&self, slot: &mut [u8]) -> Result<(), WeightsError> {
         self.stack.read(self.bytes.start, &mut slot[..self.bytes()])
     }

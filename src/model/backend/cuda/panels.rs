@@ -77,7 +77,7 @@ impl Order {
     }
 }
 
-/// Writes the panels of `parts`, which have the same `k` and coding, to `out`, just as long.
+/// Writes the panels of `parts`, which have the same `k` and coding, to `out`, which is as long.
 fn fill(parts: &[Stored], order: Order, storage: Storage, out: &mut [u8]) {
     let k = parts[0].k;
     let coding = storage.coding();
@@ -145,7 +145,7 @@ fn runs<const RUN: usize>(
 }
 
 /// Puts every fourth word of a run side by side, since one lane loads these words. Returns the
-/// factor that decoding leaves out: 1, none.
+/// factor that decoding leaves out, which is 1.
 fn in_lanes(codes: &mut [u8]) -> f32 {
     for run in codes.as_chunks_mut::<RUN_BYTES>().0 {
         let words = *run;
@@ -156,7 +156,7 @@ fn in_lanes(codes: &mut [u8]) -> f32 {
     1.0
 }
 
-/// Factor of a row's sums, or of its part of a block of columns.
+/// Factor of a row's sums, or of the row's sums over one block of columns.
 fn factor(parts: &[Stored], source: SourceRow, block: usize) -> f32 {
     source.map_or(0.0, |(part, row)| {
         let Stored { bits, k, .. } = &parts[part];

@@ -90,7 +90,7 @@ impl HostCopies {
         });
         let parts: Vec<(usize, usize)> = parts.collect();
         let (give, come) = mpsc::channel();
-        // Results arrive by another channel, so these are dropped.
+        // Results arrive by another channel, so finished jobs are dropped here.
         while self.threads.take().is_some() {}
         self.threads.run(move || {
             let start = ptr::with_exposed_provenance_mut::<u8>;

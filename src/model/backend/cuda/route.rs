@@ -19,7 +19,7 @@ pub const WIDEST_ROW: usize = Moe::ASSIGNED * most(Moe::WIDTH, Moe::INTERMEDIATE
 pub const LONGEST: usize = Moe::INTERMEDIATE;
 /// Number of assignments of a step's rows to experts, the shared one included.
 const ASSIGNMENTS: usize = ROWS_MAX * Moe::ASSIGNED;
-/// Number of rows sorted by expert, one an assignment; those of each expert are whole groups.
+/// Number of rows sorted by expert, one an assignment; each expert's rows fill whole groups.
 const SORTED_ROWS: usize = (ASSIGNMENTS + (OPERAND_ROWS - 1) * least(ASSIGNMENTS, Moe::ALL))
     .next_multiple_of(OPERAND_ROWS);
 /// Elements that blocks of one launch pass to each other: activations of few rows at their experts,

@@ -18,9 +18,10 @@ const NO_SLOT: Slot = Slot(u32::MAX);
 pub const fn cells_of(rows: usize) -> usize {
     rows / CELL + MAX_SEQUENCES
 }
-/// Query rows of a tile of `attend`, an instruction's: a token has one for each head of its group.
+/// Query rows of a tile of `attend`, as many as an instruction has. A token has a query row for
+/// each head of its group.
 const TILE_ROWS: usize = 16;
-/// Query rows of a tile of cells.
+/// Query rows of a tile whose tokens are in cells.
 const CELL_TILE_ROWS: usize = 128;
 /// Number of attention shapes.
 pub const SHAPES: usize = each_attention![A => A::GROUP].len();
@@ -49,7 +50,7 @@ impl Section {
     }
 }
 
-/// Positions of the tile lists of an attention shape: of cells, and of other rows.
+/// Positions of the tile lists of an attention shape: of rows in cells, and of all other rows.
 #[derive(Clone, Copy)]
 struct TileSections {
     cells: Section,
@@ -76,8 +77,8 @@ macro_rules! lists {
         #[derive(Clone, Copy)]
         struct Layout {
             $($name: Section,)*
-            /// Lists of where the block table of each row's sequence begins, less the pages left
-            /// out before it; by page group.
+            /// Indices in `pages` of the block tables of rows' sequences, less the pages left out
+            /// before the table; a list for each page group.
             tables: [Section; PAGE_GROUPS],
             /// Tile lists of each attention shape.
             tiles: [TileSections; SHAPES],
@@ -402,8 +403,8 @@ impl Step {
         used
     }
 
-    /// Writes which states the rows of a sequence read and write. Rows after cells start from the
-    /// state that the cells write.
+    /// Writes the states that the rows of a sequence read and write. Rows after cells start from
+    /// the state that the cells write.
     fn put_states(&mut self, span: &SeqSpan) {
         let (layout, states, rows) = (self.layout, span.states, &span.rows);
         self.fill(layout.slots, rows, states.to.0);
@@ -419,7 +420,7 @@ impl Step {
         self.fill(layout.snapshot_slots, rows, snapshot.slot.0);
     }
 
-    /// Writes the states that are written after rows, but for the last row.
+    /// Writes the states after each row of a sequence but the last, if the rows are drafts.
     fn put_draft_states(&mut self, span: &SeqSpan, draft_states: &[Slot]) {
         self.fill(self.layout.draft_states, &span.rows, NO_SLOT.0);
         let list = &mut self.host[self.layout.draft_states.start + span.rows.start..];
@@ -436,7 +437,7 @@ impl Step {
         self.device.as_ptr().wrapping_add(section.start)
     }
 
-    /// Address of the list of where each row's sequence's block table begins in `pages`.
+    /// Address of the list of a group that has the index in `pages` of each row's block table.
     pub fn table_starts(&self, group: PageGroup) -> *const u32 {
         self.at(self.layout.tables[group as usize])
     }

@@ -45,7 +45,7 @@ impl Storage {
         format!("cuda-{name}")
     }
 
-    /// Storage of experts' weights where other matrices of the same coding have `self`.
+    /// Storage of experts' weights in a model whose other matrices of the same coding have `self`.
     pub const fn of_experts(self) -> Storage {
         match self {
             Storage::Panels(Coding::Nvfp4) if ROWS_NVFP4 => Storage::BlockScaled,

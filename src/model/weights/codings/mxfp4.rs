@@ -4,7 +4,7 @@
 use super::nvfp4::word;
 use super::*;
 
-/// Exponent of the largest power of a row in F16.
+/// Exponent that the largest power of two of a row gets in F16.
 const POWER_MAX: i32 = 15;
 /// Exponent of the smallest power with which kernels decode every code exactly.
 const POWER_MIN: i32 = -9;

@@ -40,7 +40,7 @@ pub enum Problem {
     Short { expected: u64 },
     /// The file has another version of the format.
     Version(u32),
-    /// Any other fault, in words.
+    /// Fault of another kind, in words.
     Malformed(String),
 }
 
