@@ -57,7 +57,7 @@ inline cudaError_t allow_shared(const void* kernel, unsigned bytes) {
 }
 
 // Refuses a grid whose blocks wait for each other unless all are resident at once, `of_sm` blocks
-// an SM. No GPU or partition with fewer SMs than the target is ever opened, nor a shared one.
+// an SM. A GPU or partition with fewer SMs than the target, or a shared GPU, is never opened.
 inline cudaError_t require_coresident(unsigned blocks, unsigned of_sm = 1) {
   const bool fits = blocks <= of_sm * target::SMS;
   return fits ? cudaSuccess : cudaErrorCooperativeLaunchTooLarge;

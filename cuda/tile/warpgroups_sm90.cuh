@@ -88,9 +88,10 @@ __device__ inline uint2 part_of(const f16* row, int vector) {
 
 __device__ inline uint2 rounded(const uint2& part) { return part; }
 
-// Rounds part blockIdx.y of the eight rows blockIdx.x: `row(i)` is the i-th row, its address or
-// another source of `part_of`, or null. A warp reads a row with neighbouring lanes; through shared
-// memory, a thread then writes 16 bytes, and eight threads the neighbours in eight rows.
+// Rounds `kRoundColumns` columns, number blockIdx.y, of eight rows, number blockIdx.x. `row(i)` is
+// row i as `part_of` takes it, such as its address, or null if there is none. A warp reads a row
+// with neighbouring lanes; through shared memory, a thread then writes 16 bytes, and eight threads
+// the neighbours in eight rows.
 template <Storage kStorage, class Row>
 __device__ inline void round_rows(const Operands<kStorage>& to, int k, const Row& row) {
   using W = Matrix<kStorage>;
@@ -470,9 +471,9 @@ struct Warpgroups {
   // Runs all tiles of this block. `tiles(i, tile)` gives the grid's i-th tile, or false after the
   // last; the block's next one is gridDim.x further, or given by `tiles.next`. `sink(consumer,
   // tile, sums)` takes a thread's sums of a tile, without row scales. Waits for the kernels before,
-  // in a cluster after weights are requested. `beside`: the kernel before runs at the same time, as
-  // those before it are done, and is waited for only at the end, so that later kernels find both
-  // done.
+  // in a cluster after weights are requested. `beside`: the previous kernel may run at the same
+  // time, as all kernels before it have ended; it is waited for at the end, so that later kernels
+  // find both ended.
   template <class Tiles, class Sink>
   __device__ void run(const Tiles& tiles, const Sink& sink, bool beside = false) {
     if (threadIdx.x == 0) {

@@ -2,8 +2,8 @@
 //
 // A block has some columns of a value head: with a whole head a block, most SMs would be idle. All
 // rows are convolved first, each warp normalises one row's query and key, then the state is updated
-// The state after a draft, which may be rejected, is written as well as the last one. Another
-// launch norms the heads, which several blocks have computed.
+// row by row. The state after a draft, which may be rejected, is written as well as the last one.
+// Another launch norms the heads, which several blocks have computed.
 #pragma once
 
 #include "base/launch.cuh"

@@ -22,7 +22,7 @@ inline constexpr int kSortedGroup = 8;
 inline constexpr int kRowsMax =
     target::PREFILL_TOKENS + target::MAX_SEQUENCES + target::DRAFTS;
 
-// Most places of the plan for `rows` rows: one an assignment, and fewer than `kPlaceGroup` of
+// Most places of the plan for `rows` rows: one an assignment, and fewer than `kSortedGroup` of
 // padding an expert.
 __host__ __device__ constexpr int sorted_rows(int rows) {
   const int assignments = rows * kAssigned;
@@ -44,7 +44,7 @@ static_assert(Experts::kShared == 0 ||
               "the shared expert is one more expert");
 static_assert(Experts::kIntermediate % kPanelActivations == 0, "panels of gate and up are full");
 
-// Assignments of rows to experts, sorted by expert and padded to `kPlaceGroup` each: a place is an
+// Assignments of rows to experts, sorted by expert and padded to `kSortedGroup` each: a place is an
 // index in this order, and the rank of an assignment its index among the row's.
 struct Plan {
   uint4 tile[kSortedMax];              // expert, first sorted row, rows
@@ -196,7 +196,7 @@ struct SumRows {
 };
 
 // `residual[row] += sum of weight * y[place]` over the row's assignments, in order; `Y` gives the
-// address of four pairs of a place. Static, as `moe` may have the kernel too.
+// address of four pairs of a place. The kernel is static, as code of `moe` may define it too.
 template <class Y>
 static __global__ __launch_bounds__(kSumThreads) void weighted_sum(Params params) {
   ptx::griddepcontrol_launch_dependents();

@@ -146,7 +146,7 @@ __device__ inline void mix(Sums<kRowTiles>& sums, const Operands<kRowTiles>& row
   }
 }
 
-// Factors of a lane's rows: two of each eight.
+// Factors, one a row of a cell, by which a lane multiplies its sums: two of each eight rows.
 struct Factors {
   float2 two[2 * kRowTiles];
 
@@ -423,7 +423,7 @@ struct Carry {
     }
   }
 
-  // Computes the results of all cells of the run, from the state before a cell and its own updates.
+  // Computes the results of each cell, from the state before the cell and the cell's updates.
   __device__ void answer() {
     for (unsigned cell = 0; cell < run.y; ++cell) {
       auto& handed = shared.handed[pair][cell % kAhead];

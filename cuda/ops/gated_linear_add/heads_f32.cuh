@@ -1,6 +1,6 @@
 // Implements: Ops::gated_linear_add
 // Match:      as `gated_rms_norm` and `linear_add`
-// Bound by:   `gated_rms_norm`, then `linear_add`
+// Bound by:   as `gated_rms_norm`, then as `linear_add`
 // Sync:       as `gated_rms_norm` and `linear_add`
 #pragma once
 

@@ -102,7 +102,7 @@ cudaError_t multiply_split(const Params& params, const tile::Operands<kStorage>&
                         static_cast<int>(tiles));
 }
 
-// Most blocks of columns of a segment where clusters join sums of more than `kTurnRowsMax` rows.
+// Most blocks of columns of a segment where clusters join sums of over `kBufferedRowsMax` rows.
 inline constexpr int kJoinedBlocksMax = 8;
 
 // Launches the product of `x`, rows already rounded to F16 in the operand layout, and the weights.

@@ -1,4 +1,4 @@
-// One row of Ops::moe, or a few rows apart.
+// One row of Ops::moe, or a few rows, each by itself.
 // Match:      experts of one weight format and shape, the shared one last, if any; operands F16
 // Bound by:   HBM (the weights of the experts chosen)
 // Sync:       two chained launches: gate and up with SwiGLU, down with the weighted sum

@@ -185,8 +185,8 @@ struct Plan {
     }
   }
 
-  // Sorts assignments by expert, then by row, and stores each at its place in `turn_of`. The caller
-  // must have barriers before and after.
+  // Sorts assignments by expert, then by row, and stores each in `assignment_of`. The caller must
+  // have barriers before and after.
   __device__ void sort_rows(int rows) {
     for (int at = threadIdx.x; at < rows * kAssigned; at += tile::Wide::kThreads) {
       const int expert = expert_of[at], row = at / kAssigned;
@@ -284,8 +284,8 @@ struct Products {
   static_assert(kGatePanels % kAtOnce == 0, "a round's panels are of one tile");
   // Activations of a round in which each warp has a segment of one panel.
   static constexpr int kPanelItems = kAtOnce * 8 * tile::kTileRows;
-  // Whether a round of several panels has threads enough. A panel with one piece a warp is little
-  // work for a round's overhead.
+  // Whether a block has a thread for each activation of a round of several panels. Such rounds are
+  // for panels of one piece a warp, whose work is little beside a round's overhead.
   static constexpr bool kFits = kRoundPanelsMax * kPanelItems <= Shape::kThreads;
   static constexpr int kRoundPanels = GateUp::kPieces == 1 && kFits ? kRoundPanelsMax : 1;
   static constexpr int kItems = kRoundPanels * kPanelItems;

@@ -212,7 +212,7 @@ cudaError_t launch_shape(Params params, cudaStream_t stream) {
                         params);
 }
 
-// Launches up to `kFewRowsMax` rows; several rows are normed sooner by more threads.
+// Launches the kernel for up to `kFewRowsMax` rows; more threads norm several rows sooner.
 inline cudaError_t launch_few(const Params& params, cudaStream_t stream) {
   int panels = 0;
   for (const Part& part : params.part) panels += tile::panels_of(part.n);

@@ -35,7 +35,7 @@ struct Params {
   unsigned rows;
   unsigned zeros;  // rows of zeros after `stored` that fill the last panel
   unsigned first;
-  // Distance in the panels between groups of `kTurnRows` stored rows.
+  // Distance in the panels between groups of `kGroupRows` stored rows.
   unsigned stride;
   unsigned n;
   unsigned k;
