@@ -74,7 +74,7 @@ impl Published<'_> {
     }
 }
 
-/// Manifests of a model, and what they leave open.
+/// Manifests of a model, and the facts that a person has to decide.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Adopted {
     /// Name of the leaves.

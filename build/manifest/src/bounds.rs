@@ -15,7 +15,7 @@ type Fact = (&'static str, u64, bool);
 enum Of {
     /// Each shape of attention.
     Attention(fn(&Attends) -> Fact),
-    /// A recurrent mixer; the flag: it is Mamba-2.
+    /// A recurrent mixer; the flag says whether it is Mamba-2.
     Gdn(fn(&Gdn, bool) -> Fact),
     /// Experts, and the width of the rows that routed experts read and write.
     Experts(fn(&Moe, u64) -> Fact),

@@ -25,7 +25,7 @@ macro_rules! items {
 impl Target {
     /// Rust text of every constant of the target, for `include!` in `src/model/target.rs`.
     ///
-    /// `derived` is what [`Target::derived_files`] made; the text expects each in `OUT_DIR`.
+    /// `derived` are the files of [`Target::derived_files`]; the text expects each in `OUT_DIR`.
     pub fn emit_rust(&self, derived: &[DerivedFile]) -> String {
         let mut out = format!("// Generated from {}; edit that.\n\n", self.leaf_file());
         self.write_names(&mut out);

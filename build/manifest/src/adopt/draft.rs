@@ -179,8 +179,8 @@ fn quant<'a>(published: &Published<'a>, rules: &[Rule]) -> Result<&'a str, Manif
     }
 }
 
-/// The vision tower: all bytes of the checkpoint less the text model's. Without a tower, both must
-/// be equal.
+/// The vision tower: all bytes of the checkpoint less the text model's. Without a tower, both
+/// numbers of bytes must be equal.
 fn tower(
     target: &Target,
     published: &Published,

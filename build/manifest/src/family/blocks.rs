@@ -45,7 +45,7 @@ impl Place {
         }
     }
 
-    /// Outside of layers.
+    /// The tensors outside of layers.
     pub fn whole() -> Place {
         Place {
             prefix: "".into(),
@@ -53,7 +53,7 @@ impl Place {
         }
     }
 
-    /// The tensors of a block here.
+    /// The tensors of block `block` in this place.
     pub fn within(&self, block: &str) -> Place {
         Place {
             prefix: format!("{}{block}.", self.prefix).into(),

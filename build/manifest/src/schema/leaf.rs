@@ -107,7 +107,7 @@ pub enum Patterns {
 }
 
 impl Patterns {
-    /// The patterns, in the order of the manifest.
+    /// Patterns as a slice in the manifest's order, whether it states one or a list.
     pub fn patterns(&self) -> &[String] {
         match self {
             Patterns::One(pattern) => std::slice::from_ref(pattern),

@@ -48,7 +48,7 @@ type Run = Box<dyn Fn(&Work<'_>) -> Result<(), Failure> + Send + Sync>;
 pub enum Schedule {
     /// The step runs after the previous step of this kind, in the order of the list.
     InOrder,
-    /// The step runs beside later ones, on a free lane; it ends before the next that runs alone.
+    /// The step runs beside later ones, on a free lane; it ends before the next `Alone` step.
     Beside,
     /// The step runs while no other step does, for example because the step measures time.
     Alone,
@@ -315,8 +315,8 @@ pub fn steps(site: &Site, target: Option<&str>) -> Result<Vec<Step>, Failure> {
 }
 
 /// Golden steps for both formats of `tiny`, and for few of the small random models: each part of
-/// layer math and each format is shown by one model, which is one with real weights, the default
-/// target, or the random model that shows most.
+/// layer math and each format is tested by one model: a model with real weights, the default
+/// target, or the random model that tests most of them.
 fn golden_steps(site: &Site, leaves: &[String]) -> Result<Vec<Step>, Failure> {
     let is_golden = |leaf: &&String| leaf.starts_with(RANDOM) || TINY.contains(&leaf.as_str());
     let goldens = leaves.iter().filter(is_golden);
@@ -388,7 +388,7 @@ fn room_step(site: &Site, (package, folder, compared): Room) -> Result<Step, Fai
 }
 
 /// Arguments of cargo for tests of the model's crate. Optimising the crate would take four times as
-/// long as the tests; without, the standard library also checks unsafe code.
+/// long as the tests; without optimisation, the standard library also checks unsafe code.
 const MODEL_TESTS: &str = "-p model --features testing --lib --no-fail-fast";
 
 /// Step with the tests of the model's crate for the default target.
