@@ -19,7 +19,7 @@ inline constexpr unsigned kSmShared = target::SHARED_BYTES_PER_BLOCK + 1024;
 static_assert(kSmShared <= kChipShared, "a block fits an SM");
 // Carveout: percent of an SM's shared memory that is not used as cache. Where the target's SM is
 // smaller than the chip's, a larger carveout would let more blocks start on one SM than the target
-// counts on, and none on others.
+// counts on, and none on other SMs.
 inline constexpr unsigned kCarveout = kSmShared * 100 / kChipShared;
 
 // Compile-time check that `kNeeded` bytes of a block's shared memory are within the target's limit.

@@ -317,7 +317,7 @@ struct Consumer {
   __device__ static int panel() { return thread() / kWarpLanes; }  // of the tile
   __device__ static int lane() { return thread() % kWarpLanes; }
 
-  // Factor and bias of this lane's row of weights, one of the warp's first eight or of its others.
+  // Factor and bias of this lane's row of weights, of the warp's first eight or of its other eight.
   template <bool kOthers>
   __device__ Affine affine() const {
     const int g = lane() / 4;

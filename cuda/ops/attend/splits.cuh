@@ -469,7 +469,7 @@ struct Splits : Queries<A, 1> {
       if (is_number) of.pair[i] = multiply(of.pair[i], factor);
     }
     if (are_numbers) return;
-    // Positions that are not finite make NaN of the rows that see them, and no others.
+    // Positions that are not finite make NaN of the rows that see them, and of no other rows.
     const auto position = static_cast<int>(params.positions[first + row / kGroup]);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {

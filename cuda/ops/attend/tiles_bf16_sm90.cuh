@@ -19,7 +19,7 @@
 
 namespace atlas::attend {
 
-// Warpgroups that multiply; another one, or a warp of it, fetches.
+// Warpgroups that multiply; another warpgroup, or a warp of it, fetches.
 inline constexpr int kWideConsumers = 2;
 inline constexpr int kWideThreads = (1 + kWideConsumers) * wgmma::kThreads;
 inline constexpr int kWideRows = kWideConsumers * wgmma::kRows;

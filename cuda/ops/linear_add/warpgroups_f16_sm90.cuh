@@ -76,7 +76,7 @@ struct JoinsRows : tile::PutsSegment {
   }
 };
 
-// Clusters have tiles of all rows by some panels, one after the other; a block has a segment of K.
+// A cluster takes tiles of all rows by some panels in turn; each of its blocks has a segment of K.
 template <tile::Storage kStorage, int kK, int kRows>
 __global__ __cluster_dims__(tile::segments(kK))
 __launch_bounds__(tile::kWarpgroupThreads, 1) void split_product(Params params,

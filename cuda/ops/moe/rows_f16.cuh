@@ -337,7 +337,7 @@ struct Products {
     for (int i = gate_up.count / kAtOnce * GateUp::kPieces; i < Shape::kSlots; ++i) down.ask(i);
   }
 
-  // Requests the next piece of this warp, of either product.
+  // Requests this warp's next piece of weights, of gate and up or of down.
   __device__ void ask(int into) {
     if (gate_up.ahead_unit < gate_up.count) return gate_up.ask(into);
     down.ask(into);
@@ -559,7 +559,7 @@ struct Products {
     }
   }
 
-  // Runs all panels of down, each by one warp, so that warps never meet.
+  // Runs all panels of down, each by one warp, so that no warp waits for another.
   __device__ void run_down() {
     if (down.count == 0) return;
     __syncthreads();  // rows of `x` have been read: activations take their memory
