@@ -209,7 +209,7 @@ const BOUNDS: &[Bound] = bounds! {
         "must be a multiple of 64, or of 128 without gates: tiles are full";
     "ops/moe/rows_f16.cuh" asserts "kGatePanels % kAtOnce == 0":
         Experts(|it, width| {
-            // Warps of the smaller of the two kinds of blocks.
+            // Panels that a block of the smaller shape, with 8 warps, multiplies at once.
             let at_once = 8 / segments(width);
             let holds = (it.intermediate / of_panel(it)).is_multiple_of(at_once);
             ("intermediate", it.intermediate, holds)

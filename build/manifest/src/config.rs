@@ -38,7 +38,7 @@ pub(crate) fn family_fact(right: &[Value], pointer: &'static str) -> Fact {
 }
 
 impl Fact {
-    /// The fact, with `elsewhere` as further pointers: those of older configurations.
+    /// The fact, with `elsewhere` as its pointers in older configurations.
     fn or(self, elsewhere: &'static [&'static str]) -> Fact {
         Fact { elsewhere, ..self }
     }

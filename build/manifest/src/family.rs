@@ -102,7 +102,7 @@ pub(crate) enum Mixers {
     Attention,
     /// Gated DeltaNet in some layers, attention in the others.
     Hybrid,
-    /// Attention over a window in some layers, over all positions with other heads in the rest.
+    /// Attention over a window in some layers, over all positions with other heads in other layers.
     Sliding,
     /// Attention in every layer, over a window in some, all with heads of one shape.
     Windowed,

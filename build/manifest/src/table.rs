@@ -287,7 +287,7 @@ pub enum Role {
     InputNorm,
     /// Norm before a layer's MLP or experts.
     PostNorm,
-    /// Norm of a mixer's results, in models that norm these.
+    /// Norm of a mixer's results, in models that have this norm.
     MixedNorm,
     /// Norm of the results of a layer's MLP, or of the sum of an MLP and experts.
     FedNorm,

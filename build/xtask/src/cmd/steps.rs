@@ -59,8 +59,8 @@ pub enum Schedule {
 pub enum Tier {
     /// Suite that every machine runs.
     Suite,
-    /// Steps of `test --all` alone, which the CI matrix runs: further cases of promises for which
-    /// the suite tries one example.
+    /// Steps of `test --all` alone, which the CI matrix runs: more cases of promises for which the
+    /// suite tries one example.
     All,
 }
 
@@ -202,12 +202,14 @@ const BROWSER: &str = "chromium";
 const PROXIES: &str = "scripts/proxies.py";
 const PROXY_NAMES: [&str; 3] = ["nginx", "caddy", "haproxy"];
 
-/// Example program with the model inside, shown in src/README.md, and the text it must print.
+/// Example program with the model inside, shown in src/README.md.
 const EXAMPLE: &str = "embed";
+/// Texts that the example must print.
 const EXAMPLE_SAYS: [&str; 2] = ["Paris", "42"];
 
-/// Script that measures a server over HTTP; the suite runs a short form, and its error cases.
+/// Script that measures a server over HTTP; the suite runs a short form.
 const SWEEP: &str = "scripts/sweep.py";
+/// Tests of [`SWEEP`], its error cases among them, against a stub server.
 const SWEEP_TEST: &str = "scripts/sweep_test.py";
 
 /// All steps, or those of one target.
