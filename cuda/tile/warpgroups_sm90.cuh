@@ -33,7 +33,7 @@ __host__ __device__ constexpr int operand_groups(int rows) {
   return (rows + kOperandRows - 1) / kOperandRows;
 }
 
-// Bytes of rows as operands.
+// Bytes of `rows` rows of `k` columns as operands.
 __host__ __device__ constexpr size_t operand_bytes(int rows, int k) {
   return static_cast<size_t>(operand_groups(rows)) * kOperandRows * k * 2;
 }
@@ -152,7 +152,7 @@ inline constexpr int kTilePanels = 4 * kConsumers;
 inline constexpr int kTileRowsMax = 128;
 // Most rows of a tile where sums leave registers for nothing else.
 inline constexpr int kWideRowsMax = 192;
-// Warps that fetch; one more announces tiles.
+// Warps that fetch; one more warp announces tiles.
 inline constexpr int kFetchers = 3;
 inline constexpr int kWarpgroupThreads = (kConsumers + 1) * 128;
 // Shared memory of a block, bytes: steps in flight, their barriers, operands to be written.
@@ -630,7 +630,7 @@ struct Warpgroups {
   // Multiplies all tiles.
   template <class Sink>
   __device__ void multiply_all(const Sink& sink) {
-    // One register, the tile's number, is used while a tile is multiplied.
+    // Only one register, the tile's number, is kept while a tile is multiplied.
     unsigned number = 0;
     for (; next(number); ++number) {
       ptx::mbarrier_wait(&known(number).scaled, parity_of(number));

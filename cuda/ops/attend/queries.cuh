@@ -16,7 +16,7 @@ using target::PAGE;
 
 inline constexpr int kSplit = 256;
 inline constexpr int kBlock = 64;
-// Splits of the longest context.
+// Number of splits in the longest context.
 inline constexpr int kSplits = (target::MAX_CONTEXT + kSplit - 1) / kSplit;
 inline constexpr int kThreads = 256;
 inline constexpr int kWarps = kThreads / tile::kWarpLanes;

@@ -62,7 +62,7 @@ struct TileRows : Heads<A> {
     weigh(scores, stats, rescale);
   }
 
-  // Replaces scores of positions that their rows do not see by -infinity.
+  // Sets the scores of positions that a row does not see to -infinity.
   __device__ void hide(Scores& scores, int block) const {
     const int column = block * kPositions + lane % 4 * 2;
 #pragma unroll

@@ -143,7 +143,7 @@ struct WideProducer : WideTile<A> {
     }
   }
 
-  // Starts the copy of a block of FP8, if there is one; one thread, into a free buffer.
+  // Starts the copy of an FP8 block, if the block exists, into a free buffer; called by one thread.
   __device__ void fetch(int part, int block) const {
     if (block > last_block()) return;
     const unsigned* pages = params.pages + params.tables[first];

@@ -121,7 +121,7 @@ struct WarpRows : TileRows<A, kWarpPositions<A>, 0> {
   __device__ WarpRows(const Params& params, Shared& shared, int first, int tokens, int kv_head)
       : Base(params, first, tokens, kv_head), shared(shared) {}
 
-  // Requests an item, if there is one, when its slot is free; by a warp.
+  // Requests the copies of item `item`, if there is such an item, once its slot is free; by a warp.
   __device__ void bring(int item) const {
     const int block = first_block() + item / Block::kOfBlock;
     if (block > last_block()) return;

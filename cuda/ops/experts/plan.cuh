@@ -123,7 +123,7 @@ __device__ inline void round_x(const Params& params, f16* rounded, int block, in
 
 // Kernel of the plan: blocks count the assignments of each expert and exchange counts. The order of
 // an expert's places depends on which thread counts first; a row's result does not depend on its
-// place. Blocks after those that plan round rows meanwhile.
+// place. Blocks after the planning ones round rows meanwhile.
 template <int kBlocks>
 __global__ __cluster_dims__(kBlocks) __launch_bounds__(kPlanThreads) void plan(Params params,
                                                                                int tile_rows,

@@ -350,7 +350,7 @@ struct Carry {
     for_each_state(slot, s, [back](float2& to, float x, float y) { to = {x * back, y * back}; });
   }
 
-  // Changes the state's scale. In two steps: the quotient of both scales may overflow.
+  // Changes the state's scale, in two steps, as the quotient of both scales may overflow.
   __device__ static void change(Sums<kKeyTiles>& s, Scale& scale, const Scale& next) {
 #pragma unroll
     for (auto& tile : s) {

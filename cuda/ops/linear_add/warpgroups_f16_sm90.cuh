@@ -1,6 +1,6 @@
 // Implements: Ops::linear_add
 // Match:      any N, every weight format of the target; operands F16; many rows: the K of the
-//             model's output projections, others as `linear`
+//             model's output projections, another K as `linear`
 // Bound by:   few rows: as `linear`; many rows: tensor instructions
 // Sync:       few rows: as `linear`; many: two chained launches, rows to operands and the product,
 //             whose tiles a cluster shares where they or the rows are few

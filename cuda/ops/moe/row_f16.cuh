@@ -279,7 +279,7 @@ __global__ __launch_bounds__(kThreads, kDownBlocks) void down(Params all) {
   stage.add();
 }
 
-// Bytes of a layer's experts up to which the second-level cache keeps them.
+// Most bytes of a layer's experts that the second-level cache is taken to keep.
 inline constexpr size_t kCachedWeights = size_t{4} << 20;
 inline constexpr size_t kWeights =
     size_t{Experts::kCount + kHasShared} * (kInner + Experts::kIntermediate) * kWidth;

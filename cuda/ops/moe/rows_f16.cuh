@@ -451,7 +451,7 @@ struct Products {
           advance(gate_up);
         }
         if (part == 0) activate(past, of);
-        // Overwrites sums of two rounds before, which have been added: a round has passed since.
+        // Overwrites the sums of the round before the last, which all threads have added by now.
         auto& own = shared.partial[round % 2].row[part][warp];
 #pragma unroll
         for (int odd = 0; odd < 2; ++odd) {
