@@ -165,7 +165,7 @@ impl Target {
         }
     }
 
-    /// Facts by which a directory of weights is identified.
+    /// Writes the facts by which a directory of weights is identified.
     fn write_identity(&self, out: &mut String) {
         let checkpoint = self.checkpoint();
         let repository = checkpoint.and_then(|checkpoint| checkpoint.repository.as_ref());

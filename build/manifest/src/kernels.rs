@@ -22,7 +22,7 @@ pub struct KernelChoice {
     pub op: &'static str,
     /// Shape of the block that the kernel is compiled for; `None` for an op without shapes.
     pub shape: Option<String>,
-    /// Name of the launcher.
+    /// Symbol of the launcher, without `atlas_`.
     pub launcher: String,
     /// Name of the kernel: `cuda/ops/<op>/<kernel>.cuh` without its architecture.
     pub kernel: &'static str,

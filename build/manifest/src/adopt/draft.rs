@@ -1,5 +1,5 @@
-//! Manifests of a model that is understood: the checkpoint's table, and a leaf for each hardware
-//! whose memory suffices.
+//! Manifests of a model whose configuration is understood: the checkpoint's table, and a leaf for
+//! each hardware whose memory suffices.
 
 use std::path::Path;
 

@@ -295,7 +295,7 @@ impl Attention {
     }
 }
 
-/// Latents that attention layers are over, beside the table `[attention]`.
+/// Numbers of attention over latents (MLA) that the table `[attention]` does not have.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Latent {
