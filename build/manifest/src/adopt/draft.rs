@@ -218,7 +218,7 @@ fn tower(
     }
 }
 
-/// Leaves of a model.
+/// Facts from which the leaves of a model are written.
 struct Draft<'a> {
     name: &'a str,
     quant: &'a str,

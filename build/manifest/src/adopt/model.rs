@@ -14,7 +14,7 @@ use crate::schema::model::{Family, FeedForward as Part, Layers, Mixer, Model, Sa
 
 /// Identifier, in the form of SPDX, of a licence that nobody has looked at yet.
 const LICENCE_UNKNOWN: &str = "LicenseRef-unknown";
-/// Sampling parameters that change nothing.
+/// Sampling parameters that leave the model's probabilities as they are.
 const SAMPLING: Sampling = Sampling {
     temperature: 1.0,
     top_k: 0,

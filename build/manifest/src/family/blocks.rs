@@ -334,7 +334,7 @@ pub(super) fn router(target: &Target, place: &Place, block: &str) -> Row {
     place.matrix(Role::Router, &name, moe.experts, hidden)
 }
 
-/// One tensor for each matrix of each expert; names of gate, up and down.
+/// Tensors of experts, one for each matrix; `names` are those of gate, up and down.
 pub(super) fn named_experts(
     target: &Target,
     place: &Place,

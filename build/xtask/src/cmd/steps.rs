@@ -523,7 +523,7 @@ fn goldens_are_there(root: &Path, target: &str) -> Result<(), Failure> {
     })
 }
 
-/// Steps of a model with real weights: as it is served, and the rounding of its weights, if any.
+/// Steps of a model with real weights: its replies, and its rounded weights if it has some.
 fn real_steps(site: &Site, leaf: &str) -> Result<Vec<Step>, Failure> {
     let step = |what: &str, protects, script, run: fn(&Work<'_>) -> Result<(), Failure>| {
         let step = script_step(format!("{what} {leaf}"), protects, ["python3"], run).of(leaf);
