@@ -20,8 +20,8 @@ fn main() -> ExitCode {
 }
 
 /// Searches start files and libraries in the given folder first. Symbols that shared libraries of
-/// the host want of its C library are not resolved; copy relocations are refused, for they would
-/// need the addresses of the older release.
+/// the host want of its C library are not resolved; copy relocations, which would need addresses of
+/// the older release, are refused.
 fn link_glibc() {
     println!("cargo::rerun-if-env-changed=ATLAS_GLIBC");
     if let Ok(folder) = env::var("ATLAS_GLIBC") {

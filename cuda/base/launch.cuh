@@ -19,7 +19,7 @@ inline constexpr unsigned kSmShared = target::SHARED_BYTES_PER_BLOCK + 1024;
 static_assert(kSmShared <= kChipShared, "a block fits an SM");
 // Carveout: percent of an SM's shared memory that is not used as cache. Where the target's SM is
 // smaller than the chip's, a larger carveout would let more blocks start on one SM than the target
-// counts on, and none on others.
+// counts on, and none on other SMs.
 inline constexpr unsigned kCarveout = kSmShared * 100 / kChipShared;
 
 // Compile-time check that `kNeeded` bytes of a block's shared memory are within the target's limit.
@@ -57,7 +57,7 @@ inline cudaError_t allow_shared(const void* kernel, unsigned bytes) {
 }
 
 // Refuses a grid whose blocks wait for each other unless all are resident at once, `of_sm` blocks
-// an SM. No GPU or partition with fewer SMs than the target is ever opened, nor a shared one.
+// an SM. A GPU or partition with fewer SMs than the target, or a shared GPU, is never opened.
 inline cudaError_t require_coresident(unsigned blocks, unsigned of_sm = 1) {
   const bool fits = blocks <= of_sm * target::SMS;
   return fits ? cudaSuccess : cudaErrorCooperativeLaunchTooLarge;

@@ -11,7 +11,7 @@ struct bf16 {
   unsigned short bits;
 };
 
-// Slot number that stands for none.
+// Slot number that stands for no slot.
 inline constexpr unsigned kNoSlot = ~0u;
 
 struct f16 {

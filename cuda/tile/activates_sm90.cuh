@@ -11,8 +11,8 @@ namespace atlas::tile {
 inline constexpr int kActivatedColumns = kTilePanels * 8;
 
 // Sink that makes activations of a tile's rows as operands of the next product, `kOctets` octets of
-// columns from each panel. `Act` takes the sums of a warp's first eight rows as gates and of the
-// others as ups, or of either alone. Results meet in shared memory, so that each thread writes
+// columns from each panel. `Act` takes the sums of a warp's first eight rows as gates and of its
+// other eight as ups, or of either alone. Results meet in shared memory, so that each thread writes
 // columns that are adjacent in an operand.
 template <Storage kStorage, class Act, int kOctets = 1>
 struct Activates {

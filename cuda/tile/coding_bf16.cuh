@@ -21,7 +21,7 @@ struct Codec<Storage::f16> {
     to[3] = run.w;
   }
 
-  // Packs a lane's BF16 as F16: exact from 2^-17 to 2^16, rounded below.
+  // Packs a lane's BF16 as F16: exact from 2^-17 to 2^16, rounded if smaller.
   __device__ static uint4 packed(const uint4& codes) {
     return each(codes, [](unsigned pair) {
       const float2 values = to_float2(bf16x2{pair});

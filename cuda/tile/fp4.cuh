@@ -136,7 +136,7 @@ struct Fp4Rows {
   }
 };
 
-// Up to `8 * kTiles` rows by `kPanels` panels a warp, with `kAhead` runs of weights in flight.
+// Product of up to `8 * kTiles` rows with `kPanels` panels a warp; `kAhead` runs are in flight.
 template <class Instruction, int kWidth, int kTiles, int kPanels, int kAhead>
 struct Fp4Tiled : WarpPanels<Storage::nvfp4, kPanels> {
   using Base = WarpPanels<Storage::nvfp4, kPanels>;

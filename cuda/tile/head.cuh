@@ -29,7 +29,7 @@ struct Rotation : HeadParts<A> {
 
   float2 part[kPairParts];
 
-  // Loads from `angles`, (MAX_CONTEXT, kPairs, 2): cosine, sine.
+  // Loads the position's cosines and sines from `angles`, (MAX_CONTEXT, kPairs, 2).
   __device__ void load(const float* angles, size_t position) {
     const int lane = threadIdx.x % kWarpLanes;
     const auto* from = reinterpret_cast<const float2*>(angles) + position * kPairs + lane;

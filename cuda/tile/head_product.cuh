@@ -95,7 +95,8 @@ struct HeadProduct {
     }
   }
 
-  // Loads two instructions' operands of the matrix: 32 of K from `k` on, this warp's results.
+  // Loads the matrix's operands for two instructions: 32 elements of K from `k` on, for the eight
+  // results of this warp.
   __device__ void operands(int k, unsigned (&to)[4]) const {
     const int lane = threadIdx.x % kWarpLanes, result = threadIdx.x / kWarpLanes * 8;
     if constexpr (kTransposed) {

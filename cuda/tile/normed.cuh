@@ -46,7 +46,7 @@ struct RowsIn {
   }
 };
 
-// Rows whose numbers are in `list`, or the first rows if `list` is null.
+// Rows whose indices are in `list`, or the first rows if `list` is null.
 struct ListedRows {
   const float* first;
   const unsigned* list;

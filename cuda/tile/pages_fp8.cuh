@@ -73,8 +73,8 @@ __device__ inline unsigned even_of_fp8(unsigned word) {
 // Codes in a word's odd bytes, each as `bits_of_fp8` gives it.
 __device__ inline unsigned odd_of_fp8(unsigned word) { return bits_of_fp8(word, word >> 4); }
 
-// Loads the operands of 8 keys from `position` on, 32 dimensions from `dim` on, as bits of codes; a
-// strip of the block has kPositions positions.
+// Loads the operands of 8 keys from `position` on, 32 dimensions from `dim` on: FP8 codes as bf16
+// of 2^-120 of their values, see `bits_of_fp8`. A strip of the block has kPositions positions.
 template <int kPositions>
 __device__ inline void fp8_keys(unsigned (&to)[4], const unsigned char* block, int position,
                                 int dim) {
@@ -85,7 +85,8 @@ __device__ inline void fp8_keys(unsigned (&to)[4], const unsigned char* block, i
   to[2] = even_of_fp8(codes[1]), to[3] = odd_of_fp8(codes[1]);
 }
 
-// Loads operands of 16 values from `position` on, 16 dimensions from `dim` on, as bits of codes.
+// Loads operands of 16 positions' values from `position` on, 16 dimensions from `dim` on: FP8 codes
+// as bf16 of 2^-120 of their values, see `bits_of_fp8`.
 template <int kPositions>
 __device__ inline void fp8_values(unsigned (&to)[4], const unsigned char* block, int position,
                                   int dim) {

@@ -248,14 +248,14 @@ __device__ inline void load_octet(const float* from, float (&to)[8]) {
   to[4] = high.x, to[5] = high.y, to[6] = high.z, to[7] = high.w;
 }
 
-// Way to write a result, or four adjacent ones, that overwrites memory.
+// Writing of a result, or of four adjacent results, in place of the numbers in memory.
 struct Stores {
   template <class T>
   __device__ static void put(T& to, const T& value) {
     to = value;
   }
 };
-// Way to write a result that adds to memory: a launch adds to each element once, in no order.
+// Addition of a result to the number in memory: a launch adds to each element once, in no order.
 struct Adds {
   template <class T>
   __device__ static void put(T& to, const T& value) {

@@ -34,7 +34,7 @@ __host__ __device__ constexpr bool fits_registers(int k) {
   return k / segments(k) / kPairColumns * 4 <= kResidentRegisters;
 }
 
-// Tiles of 8 rows in `held_rows(k)`.
+// Tiles of 8 rows in `resident_rows(k)`.
 __host__ __device__ constexpr int resident_tiles(int k) { return resident_rows(k) / kTileRows; }
 // Tiles of 8 rows of a block for few rows.
 __host__ __device__ constexpr int few_resident_tiles(int k) {

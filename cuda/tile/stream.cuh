@@ -185,7 +185,7 @@ struct Stream {
   static constexpr int kSpace = Shape::kPieceBytes / W::kGroupBytes;
   // Whole segments that a slot holds.
   static constexpr int kFit = kSpace / kGroups < kOwnSegments ? kSpace / kGroups : kOwnSegments;
-  // Segments of a piece: one or a part of one, or several where sums are no chains.
+  // Segments of a piece: one, a part of one, or, for codings without factors of blocks, several.
   static constexpr int kPieceSegments = W::kBlockFactors || kFit < 2 ? 1 : kFit;
   static constexpr int kPieceGroups =
       kSpace < kPieceSegments * kGroups ? kSpace : kPieceSegments * kGroups;
@@ -462,7 +462,7 @@ struct Stream {
   // thread's sums in a wave are of one panel; finding the panel takes time.
   __device__ Affines affines(int first) const {
     if constexpr (!W::kRowFactors && !target::BIASED) return {{1.0f, 0.0f}, {1.0f, 0.0f}};
-    // Threads without a sum load those of another thread: no warp divides for them.
+    // Threads without a sum load the factors of another thread's, so that no warp diverges.
     const int unit = min(first + static_cast<int>(threadIdx.x) / 8 % kAtOnce, count - 1);
     const Unit of = at(unit);
     const W w{of.base, of.n, kK};

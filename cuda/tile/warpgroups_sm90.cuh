@@ -33,7 +33,7 @@ __host__ __device__ constexpr int operand_groups(int rows) {
   return (rows + kOperandRows - 1) / kOperandRows;
 }
 
-// Bytes of rows as operands.
+// Bytes of `rows` rows of `k` columns as operands.
 __host__ __device__ constexpr size_t operand_bytes(int rows, int k) {
   return static_cast<size_t>(operand_groups(rows)) * kOperandRows * k * 2;
 }
@@ -88,9 +88,10 @@ __device__ inline uint2 part_of(const f16* row, int vector) {
 
 __device__ inline uint2 rounded(const uint2& part) { return part; }
 
-// Rounds part blockIdx.y of the eight rows blockIdx.x: `row(i)` is the i-th row, its address or
-// another source of `part_of`, or null. A warp reads a row with neighbouring lanes; through shared
-// memory, a thread then writes 16 bytes, and eight threads the neighbours in eight rows.
+// Rounds `kRoundColumns` columns, number blockIdx.y, of eight rows, number blockIdx.x. `row(i)` is
+// row i as `part_of` takes it, such as its address, or null if there is none. A warp reads a row
+// with neighbouring lanes; through shared memory, a thread then writes 16 bytes, and eight threads
+// the neighbours in eight rows.
 template <Storage kStorage, class Row>
 __device__ inline void round_rows(const Operands<kStorage>& to, int k, const Row& row) {
   using W = Matrix<kStorage>;
@@ -151,7 +152,7 @@ inline constexpr int kTilePanels = 4 * kConsumers;
 inline constexpr int kTileRowsMax = 128;
 // Most rows of a tile where sums leave registers for nothing else.
 inline constexpr int kWideRowsMax = 192;
-// Warps that fetch; one more announces tiles.
+// Warps that fetch; one more warp announces tiles.
 inline constexpr int kFetchers = 3;
 inline constexpr int kWarpgroupThreads = (kConsumers + 1) * 128;
 // Shared memory of a block, bytes: steps in flight, their barriers, operands to be written.
@@ -316,7 +317,7 @@ struct Consumer {
   __device__ static int panel() { return thread() / kWarpLanes; }  // of the tile
   __device__ static int lane() { return thread() % kWarpLanes; }
 
-  // Factor and bias of this lane's row of weights, one of the warp's first eight or of its others.
+  // Factor and bias of this lane's row of weights, of the warp's first eight or of its other eight.
   template <bool kOthers>
   __device__ Affine affine() const {
     const int g = lane() / 4;
@@ -470,9 +471,9 @@ struct Warpgroups {
   // Runs all tiles of this block. `tiles(i, tile)` gives the grid's i-th tile, or false after the
   // last; the block's next one is gridDim.x further, or given by `tiles.next`. `sink(consumer,
   // tile, sums)` takes a thread's sums of a tile, without row scales. Waits for the kernels before,
-  // in a cluster after weights are requested. `beside`: the kernel before runs at the same time, as
-  // those before it are done, and is waited for only at the end, so that later kernels find both
-  // done.
+  // in a cluster after weights are requested. `beside`: the previous kernel may run at the same
+  // time, as all kernels before it have ended; it is waited for at the end, so that later kernels
+  // find both ended.
   template <class Tiles, class Sink>
   __device__ void run(const Tiles& tiles, const Sink& sink, bool beside = false) {
     if (threadIdx.x == 0) {
@@ -629,7 +630,7 @@ struct Warpgroups {
   // Multiplies all tiles.
   template <class Sink>
   __device__ void multiply_all(const Sink& sink) {
-    // One register, the tile's number, is used while a tile is multiplied.
+    // Only one register, the tile's number, is kept while a tile is multiplied.
     unsigned number = 0;
     for (; next(number); ++number) {
       ptx::mbarrier_wait(&known(number).scaled, parity_of(number));

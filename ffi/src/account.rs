@@ -1,4 +1,4 @@
-//! Bytes that buffers take of a device's memory, and the promise to take no more.
+//! Account of the device memory that buffers take; once sealed, it refuses any further buffer.
 
 use std::cell::Cell;
 

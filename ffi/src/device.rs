@@ -13,7 +13,7 @@ use crate::error::{CudaError, Error};
 use crate::ops::atlas_stream;
 use crate::partition::Partition;
 
-/// Lowest CUDA version of the driver: that of the linked runtime, with every function called here.
+/// Lowest CUDA version of the driver: the linked runtime's, which has all functions called here.
 const CUDA_NEEDED: (i32, i32) = (13, 0);
 /// Longest GPU name that is read, with its closing zero.
 const NAME_BYTES: usize = 256;
@@ -166,9 +166,9 @@ impl Context {
     }
 
     /// Waits until no work is in flight in any stream, those of a partition included, so that
-    /// memory can be freed. After a device error no work is.
+    /// memory can be freed. After a device error no work is in flight any more.
     pub(crate) fn settle(&self) {
-        // SAFETY: the context is current on the thread that opened it, which no owner of it leaves.
+        // SAFETY: the context is current on its thread, which neither it nor an owner ever leaves.
         let _ = unsafe { sys::cuCtxSynchronize() };
     }
 }
@@ -371,7 +371,7 @@ impl Event {
     /// Milliseconds from `start` to this event, waiting for both.
     ///
     /// # Errors
-    /// The call that failed; an event that was never recorded is one.
+    /// The call that failed, as it does for an event that was never recorded.
     pub fn since_ms(&self, start: &Event) -> Result<f32, CudaError> {
         let mut ms = 0.0;
         // SAFETY: both handles are open; writes one float.

@@ -89,8 +89,8 @@ pub enum Error {
         found: u32,
         needed: u32,
     },
-    /// The GPU is shared by MPS: blocks that wait for each other may wait for a multiprocessor that
-    /// another process uses, whose blocks do the same.
+    /// The GPU is shared by MPS: blocks that wait for each other may find no multiprocessor free,
+    /// as blocks of another process hold them and wait likewise.
     #[error(
         "{name} is shared by MPS, under which kernels of two processes may wait for each other's \
          SMs for ever. Stop MPS (`echo quit | nvidia-cuda-mps-control`)"
@@ -103,13 +103,13 @@ pub enum Error {
          MPS)"
     )]
     NoPartition { sms: u32, of: u32, why: CudaError },
-    /// The driver gives a partition of `found` of the `of` multiprocessors, not of `sms`; 0: none.
+    /// The driver gives a partition of `found` of `of` multiprocessors, not of `sms`; 0 if none.
     #[error(
         "this binary runs on {sms} of the GPU's SMs, and the driver gives {found} of {of}. Give \
          this process the whole of a GPU with more than {sms} SMs (no MIG instance, no MPS)"
     )]
     OtherPartition { sms: u32, of: u32, found: u32 },
-    /// A call failed.
+    /// A CUDA call failed.
     #[error("{advice}{0}", advice = .0.advice())]
     Call(#[from] CudaError),
 }

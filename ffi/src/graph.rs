@@ -21,7 +21,7 @@ impl Graph {
     /// Records the work that `work` puts into `stream`, without running it.
     ///
     /// # Errors
-    /// The call that failed; work that cannot be recorded is one.
+    /// The call that failed, as it does for work that cannot be recorded.
     ///
     /// # Panics
     /// If the device is sealed: a graph takes memory, too.
@@ -69,7 +69,7 @@ impl Graph {
     /// # Safety
     /// Memory that the recorded work uses stays allocated until the stream has passed the work.
     pub unsafe fn launch(&self, stream: &Stream) -> Result<(), CudaError> {
-        // SAFETY: both handles are open; the caller keeps the memory.
+        // SAFETY: both handles are open; the caller keeps the memory that the recorded work uses.
         check("cuGraphLaunch", unsafe {
             sys::cuGraphLaunch(self.raw, stream.raw())
         })

@@ -44,7 +44,7 @@ impl<T: Element> DeviceBuf<T> {
     /// Takes device memory for `len` elements, at least one, without initialising it.
     ///
     /// # Errors
-    /// The call that failed; out of memory is one.
+    /// The call that failed, for example because the device has too little free memory.
     ///
     /// # Panics
     /// If `len` is 0, its bytes overflow, or the device is sealed.
@@ -153,7 +153,7 @@ impl<T: Element> DeviceBuf<T> {
         check("cuMemcpyDtoHAsync", copied)
     }
 
-    /// Copies the first `len` elements of `from` to this buffer, in stream order, unwaited.
+    /// Copies the first `len` elements of `from` to this buffer, in stream order, without waiting.
     ///
     /// # Safety
     /// `from` is neither written nor dropped before the stream has passed the copy.
@@ -245,7 +245,7 @@ impl<T: Element> PinnedBuf<T> {
         PinnedBuf::beside_plan(device, len)
     }
 
-    /// `zeroed` for a device that may be sealed: the caller makes sure of the host's memory.
+    /// `zeroed`, but also for a sealed device: the caller makes sure that the host has the memory.
     ///
     /// # Errors
     /// The call that failed.
@@ -292,7 +292,7 @@ impl<T: Element> fmt::Debug for PinnedBuf<T> {
 impl<T: Element> Drop for PinnedBuf<T> {
     fn drop(&mut self) {
         self.context.settle();
-        // SAFETY: allocated in `zeroed`; no copy of it is under way.
+        // SAFETY: allocated in `zeroed`; no copy from or to the buffer is under way.
         let _ = unsafe { sys::cuMemFreeHost(self.raw.as_ptr().cast()) };
     }
 }
@@ -304,7 +304,8 @@ pub struct Parts {
     pub start: usize,
     /// Bytes of each part.
     pub bytes: usize,
-    /// Bytes from the start of a part to that of the next: whole parts, or one part alone.
+    /// Bytes from the start of a part to that of the next: a multiple of `bytes` if there are
+    /// several parts, else any number.
     pub apart: usize,
     pub count: usize,
 }
@@ -315,20 +316,20 @@ pub struct Parts {
 pub struct CopyBatch(Vec<sys::CUDA_MEMCPY3D_BATCH_OP>);
 
 impl CopyBatch {
-    /// Adds a copy of device memory's `parts` to page-locked memory `to`, one after the other.
+    /// Adds a copy of `parts` of `from` to page-locked memory `to`, where they lie in sequence.
     ///
     /// # Panics
-    /// If `to` has another length than all parts together, or parts are none or outside of `from`.
+    /// If `to` is not as long as all parts together, there is no part, or one is outside of `from`.
     pub fn download(&mut self, from: &DeviceBuf<u8>, parts: Parts, to: &mut [u8]) {
         let address = to.as_mut_ptr().expose_provenance() as u64;
         let (apart, contiguous) = operands(from, parts, address, to.len());
         self.add(apart, contiguous, parts);
     }
 
-    /// Adds a copy of page-locked memory `from` to device memory's `parts`, one after the other.
+    /// Adds a copy of page-locked memory `from`, where parts lie in sequence, to `parts` of `to`.
     ///
     /// # Panics
-    /// If `from` has another length than all parts together, or parts are none or outside of `to`.
+    /// If `from` is not as long as all parts together, there is no part, or one is outside of `to`.
     pub fn upload(&mut self, from: &[u8], to: &mut DeviceBuf<u8>, parts: Parts) {
         let address = from.as_ptr().expose_provenance() as u64;
         let (apart, contiguous) = operands(to, parts, address, from.len());
@@ -376,7 +377,7 @@ impl fmt::Debug for CopyBatch {
     }
 }
 
-/// Operands of a copy: parts of device memory, and page-locked memory of `bytes` for them in order.
+/// Operands of a copy: parts of device memory, and page-locked memory for all parts in order.
 fn operands(
     device: &DeviceBuf<u8>,
     parts: Parts,
@@ -402,7 +403,7 @@ fn operands(
     (operand(first, part, height), operand(host, part, 1))
 }
 
-/// Operand for parts of `bytes`, whose starts are `height` times `bytes` apart.
+/// Operand for parts of `bytes` bytes each, whose starts are `height` times `bytes` apart.
 fn operand(ptr: sys::CUdeviceptr, bytes: usize, height: usize) -> sys::CUmemcpy3DOperand {
     sys::CUmemcpy3DOperand {
         type_: sys::CUmemcpy3DOperandType::CU_MEMCPY_OPERAND_TYPE_POINTER,

@@ -11,7 +11,8 @@ const SUPER: usize = 256;
 const SCALES: usize = 12;
 const HALF_BYTES: usize = 2;
 
-/// Storage format of a tensor.
+/// Storage format of a tensor: how an element follows from its code `q`, the factors `d` and `m` of
+/// its block, and the integers `s` and `t` of its part of the block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     F32,
@@ -116,7 +117,7 @@ fn nibbles(codes: &[u8], to: &mut Vec<f32>, mut number: impl FnMut(u8) -> f32) {
     to.extend(codes.iter().map(|code| number(code >> 4)));
 }
 
-/// A block of Q5_0: a factor, a word of the codes' fifth bits, and nibbles in two halves.
+/// Reads a block of Q5_0: a factor, a word of the codes' fifth bits, and nibbles in two halves.
 fn q5_0(block: &[u8], to: &mut Vec<f32>) {
     let (d, codes) = (half(block), &block[HALF_BYTES..]);
     let fifth = u32::from_le_bytes([codes[0], codes[1], codes[2], codes[3]]);
@@ -128,7 +129,7 @@ fn q5_0(block: &[u8], to: &mut Vec<f32>) {
     });
 }
 
-/// A block of Q4_K: each two parts of 32 share 32 bytes, the first part in the low nibbles.
+/// Reads a block of Q4_K: each two parts of 32 share 32 bytes, the first in low nibbles.
 fn q4_k(block: &[u8], to: &mut Vec<f32>) {
     let (d, m) = (half(block), half(&block[HALF_BYTES..]));
     let (scales, codes) = block[2 * HALF_BYTES..].split_at(SCALES);
@@ -155,7 +156,7 @@ fn six_bits(scales: &[u8], part: usize) -> [f32; 2] {
     bits.map(f32::from)
 }
 
-/// A block of Q6_K: 64 bytes of low nibbles for each half, then 32 of upper two bits, then scales.
+/// Reads Q6_K: 64 bytes of low nibbles for each half, then 32 of upper two bits, then scales.
 fn q6_k(block: &[u8], to: &mut Vec<f32>) {
     let (low, rest) = block.split_at(SUPER / 2);
     let (high, rest) = rest.split_at(SUPER / 4);
@@ -192,7 +193,7 @@ pub enum Element {
 }
 
 impl Element {
-    /// Names in manifests, in a safetensors header and in `config.json`; bytes.
+    /// Names in manifests, in a safetensors header and in `config.json`; bytes of an element.
     const fn row(self) -> (&'static str, &'static str, &'static str, usize) {
         match self {
             Element::F32 => ("f32", "F32", "float32", 4),

@@ -72,7 +72,7 @@ impl Gguf<'_> {
         }
     }
 
-    /// Fails if a flag is set, since it would change answers; an absent flag is not set.
+    /// Fails if the flag `key` is set, as that would change answers; an absent flag is not set.
     pub fn unset(&self, key: &str) -> Result<(), GgufError> {
         match self.metadata.get(key).map(|entry| &entry.value) {
             None | Some(Value::Bool(false)) => Ok(()),

@@ -117,7 +117,7 @@ fn alignment(metadata: &BTreeMap<String, Entry>) -> Result<usize, GgufError> {
     }
 }
 
-/// Gives each tensor its data, which may not overlap another's.
+/// Gives each tensor its data, which may not overlap another tensor's data.
 fn place(
     described: BTreeMap<String, Description>,
     data: &[u8],
@@ -219,7 +219,7 @@ impl<'a> Reader<'a> {
         self.array().map(u64::from_le_bytes)
     }
 
-    /// A count of items, each of at least `each` bytes in the rest of the file.
+    /// Reads a number of items; the file must have at least `each` bytes left for every item.
     fn count(&mut self, each: usize) -> Result<usize, GgufError> {
         let offset = self.at;
         let count = self.u64()?;
@@ -243,7 +243,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Number of tensors, and number of keys.
+    /// Reads the header; returns the number of tensors, and the number of keys.
     fn header(&mut self) -> Result<(usize, usize), GgufError> {
         if self.take(MAGIC.len())? != MAGIC {
             return fail(0, "", "the file does not begin with `GGUF`");

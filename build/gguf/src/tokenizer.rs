@@ -29,7 +29,7 @@ const KNOWN: [&str; 11] = [
     "tokens",
 ];
 const UNKNOWN: &str = "unknown_token_id";
-/// Further keys of SentencePiece.
+/// Keys that only a SentencePiece tokenizer may have, in addition to `KNOWN`.
 const OF_PIECES: [&str; 2] = ["add_sep_token", "scores"];
 /// Character for a space in SentencePiece's tokens.
 const SPACE: &str = "\u{2581}";
@@ -40,8 +40,8 @@ const CONTROL: u64 = 3;
 const USER_DEFINED: u64 = 4;
 const BYTE: u64 = 6;
 
-/// Pre-tokenizers by llama.cpp's name; the flag: each digit is cut apart. The rest is cut by
-/// GPT-2's expression.
+/// Pre-tokenizers by llama.cpp's name; the flag: each digit is a part of its own. Other text is cut
+/// by GPT-2's regular expression.
 const PRE_TOKENIZERS: [(&str, bool); 2] = [("gpt-2", false), ("smollm", true)];
 
 /// Tokens and rules of a tokenizer.

@@ -74,10 +74,10 @@ impl Published<'_> {
     }
 }
 
-/// Manifests of a model, and what they leave open.
+/// Manifests of a model, and the facts that a person has to decide.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Adopted {
-    /// Name of the leaves.
+    /// Name of the leaves, such as `nvfp4`: the last part of a target's name.
     pub quant: String,
     /// Paths from the repository root, each with the file's text.
     pub files: Vec<(String, String)>,

@@ -15,7 +15,7 @@ type Fact = (&'static str, u64, bool);
 enum Of {
     /// Each shape of attention.
     Attention(fn(&Attends) -> Fact),
-    /// A recurrent mixer; the flag: it is Mamba-2.
+    /// A recurrent mixer; the flag says whether it is Mamba-2.
     Gdn(fn(&Gdn, bool) -> Fact),
     /// Experts, and the width of the rows that routed experts read and write.
     Experts(fn(&Moe, u64) -> Fact),
@@ -209,7 +209,7 @@ const BOUNDS: &[Bound] = bounds! {
         "must be a multiple of 64, or of 128 without gates: tiles are full";
     "ops/moe/rows_f16.cuh" asserts "kGatePanels % kAtOnce == 0":
         Experts(|it, width| {
-            // Warps of the smaller of the two kinds of blocks.
+            // Panels that a block of the smaller shape, with 8 warps, multiplies at once.
             let at_once = 8 / segments(width);
             let holds = (it.intermediate / of_panel(it)).is_multiple_of(at_once);
             ("intermediate", it.intermediate, holds)

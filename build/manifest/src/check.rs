@@ -78,7 +78,7 @@ impl File {
         self.rule(!text.trim().is_empty(), key, "\"\"", "must not be empty")
     }
 
-    /// `name` is one of a file inside a folder.
+    /// `name` is the name of a file alone, without a folder.
     fn file_name(&self, key: &str, name: &str) -> Rule {
         let plain = !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\\', '\0']);
         let rule = "must be the name of a file in the weights directory";

@@ -38,7 +38,7 @@ pub(crate) fn family_fact(right: &[Value], pointer: &'static str) -> Fact {
 }
 
 impl Fact {
-    /// The fact, with `elsewhere` as further pointers: those of older configurations.
+    /// The fact, with `elsewhere` as its pointers in older configurations.
     fn or(self, elsewhere: &'static [&'static str]) -> Fact {
         Fact { elsewhere, ..self }
     }
@@ -106,7 +106,7 @@ pub(crate) fn leading(layers: &[usize]) -> usize {
     layers.take_while(|(at, layer)| at == *layer).count()
 }
 
-/// A fact at the first of `places`; the others are its `elsewhere`.
+/// A fact at the first of `places`; the other places are its `elsewhere`.
 fn at(
     key: &'static str,
     value: impl Into<Value>,
@@ -210,7 +210,7 @@ impl Stated<'_> {
         self.target.traits().default_head_dim && share
     }
 
-    /// Number of shared experts: their inner width over that of a routed one.
+    /// Number of shared experts: their inner width divided by that of a routed expert.
     fn shared_experts(&self) -> Value {
         let moe = self.target.model.moe();
         match moe.shared().is_multiple_of(moe.intermediate) {

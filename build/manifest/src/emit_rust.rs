@@ -25,7 +25,7 @@ macro_rules! items {
 impl Target {
     /// Rust text of every constant of the target, for `include!` in `src/model/target.rs`.
     ///
-    /// `derived` is what [`Target::derived_files`] made; the text expects each in `OUT_DIR`.
+    /// `derived` are the files of [`Target::derived_files`]; the text expects each in `OUT_DIR`.
     pub fn emit_rust(&self, derived: &[DerivedFile]) -> String {
         let mut out = format!("// Generated from {}; edit that.\n\n", self.leaf_file());
         self.write_names(&mut out);
@@ -165,7 +165,7 @@ impl Target {
         }
     }
 
-    /// Facts by which a directory of weights is identified.
+    /// Writes the facts by which a directory of weights is identified.
     fn write_identity(&self, out: &mut String) {
         let checkpoint = self.checkpoint();
         let repository = checkpoint.and_then(|checkpoint| checkpoint.repository.as_ref());

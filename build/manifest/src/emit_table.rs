@@ -6,7 +6,7 @@ use crate::table::{Kind, Row, Run, Sites};
 use crate::target::Target;
 
 impl Target {
-    /// `TENSORS_TABLE`, for [`Target::emit_rust`].
+    /// Writes the constant `TENSORS_TABLE`, for [`Target::emit_rust`].
     pub(crate) fn write_table(&self, out: &mut String) {
         let doc = "Every tensor of the checkpoint, without the vision tower.";
         let _ = writeln!(out, "/// {doc}\npub static TENSORS_TABLE: &[Row] = &[");

@@ -20,8 +20,8 @@ pub struct Fact {
     pub elsewhere: &'static [&'static str],
     /// JSON array of right values, the usual one first.
     pub right: Cow<'static, str>,
-    /// Whether a configuration must state the fact: shapes do not show it, and there is no default
-    /// to trust.
+    /// Whether a configuration must state the fact: no tensor's shape shows the value, and there is
+    /// no default to trust.
     pub required: bool,
     /// Pointer of a switch: where it is `false`, transformers ignores the fact's value.
     pub switch: Option<&'static str>,

@@ -63,7 +63,7 @@ pub(crate) struct Traits {
     pub tied: bool,
     /// Whether configurations may omit the width of a head that is hidden width over heads.
     pub default_head_dim: bool,
-    /// Whether configurations must state that expert weights are normalised: no default of theirs.
+    /// Whether configurations must state that expert weights are normalised: there is no default.
     pub states_norm: bool,
     /// Pointer of the switch that turns the window of positions on, if transformers has one.
     pub window_switch: Option<&'static str>,
@@ -102,7 +102,7 @@ pub(crate) enum Mixers {
     Attention,
     /// Gated DeltaNet in some layers, attention in the others.
     Hybrid,
-    /// Attention over a window in some layers, over all positions with other heads in the rest.
+    /// Attention over a window in some layers, over all positions with other heads in other layers.
     Sliding,
     /// Attention in every layer, over a window in some, all with heads of one shape.
     Windowed,
@@ -203,14 +203,17 @@ impl Traits {
     }
 }
 
-/// Numbers of layers over all positions in families where layers with a window have other heads:
-/// key-value heads, rotated pairs, base of RoPE.
+/// Number of key-value heads in layers over all positions, where layers with a window have other
+/// heads.
 const GLOBAL_KV_HEADS: Word = ("attention.kv_heads", &["/num_global_key_value_heads"]);
+/// Width of heads in layers over all positions, where layers with a window have other heads.
 const GLOBAL_HEAD_DIM: Word = ("attention.head_dim", &["/global_head_dim"]);
+/// Rotated share of heads in layers over all positions.
 const GLOBAL_TURNED: Word = (
     TURNED_PAIRS,
     &["/rope_parameters/full_attention/partial_rotary_factor"],
 );
+/// Base of RoPE in layers over all positions.
 const GLOBAL_THETA: Word = (ROPE_THETA, &["/rope_parameters/full_attention/rope_theta"]);
 
 /// Inner width of experts in families without MLPs.

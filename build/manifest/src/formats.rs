@@ -12,7 +12,7 @@ pub(crate) struct Formatted {
     pub rows: Vec<Row>,
     /// Names of matrices that no rule matches.
     unnamed: Vec<String>,
-    /// Patterns that match nothing new, each after the index of its rule.
+    /// Patterns that decide the format of no matrix, each after the index of its rule.
     idle: Vec<(usize, String)>,
 }
 
@@ -110,7 +110,7 @@ impl Formatted {
         used
     }
 
-    /// Refuses rules that leave a matrix without a format, and patterns that match nothing new.
+    /// Refuses rules that leave a matrix without a format, and patterns that decide no matrix.
     ///
     /// # Errors
     /// Names the matrices, or the pattern, by keys of the leaf `file`.

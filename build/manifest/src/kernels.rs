@@ -22,7 +22,7 @@ pub struct KernelChoice {
     pub op: &'static str,
     /// Shape of the block that the kernel is compiled for; `None` for an op without shapes.
     pub shape: Option<String>,
-    /// Name of the launcher.
+    /// Symbol of the launcher, without `atlas_`.
     pub launcher: String,
     /// Name of the kernel: `cuda/ops/<op>/<kernel>.cuh` without its architecture.
     pub kernel: &'static str,
@@ -110,7 +110,7 @@ static OPS: LazyLock<BTreeMap<String, Entry>> = LazyLock::new(|| {
     rows.expect("a table that the tests of this crate read")
 });
 
-/// Kernel for many rows, laid out as operands of the warpgroups that its blocks are.
+/// Kernel for many rows, which it lays out as operands of warpgroup instructions.
 const WARPGROUPS: &str = "warpgroups_f16";
 /// Op whose blocks hold a row in registers, and the elements of the row that one thread holds.
 const ROW_OP: (&str, u64) = ("rms_norm", 32);
@@ -220,7 +220,7 @@ impl Target {
         })
     }
 
-    /// The kernel of `op` for `shape`: the leaf's for it, the leaf's for all, or the hardware's.
+    /// The kernel of `op` for `shape`: the leaf's for this shape or for all, or the hardware's.
     pub(crate) fn op(&self, op: &str, shape: Option<&str>) -> Option<&Op> {
         let of_leaf = &self.leaf.op;
         let of_shape = format!("{op}.{}", shape.unwrap_or_default());

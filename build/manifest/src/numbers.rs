@@ -191,8 +191,8 @@ macro_rules! places {
 pub(crate) use places;
 
 /// Range of factors above 0.
-/// Range of factors that are at least 1.
 const FACTOR: Range = Above(0.0, SCALING);
+/// Range of factors that are at least 1.
 const GROWTH: Range = Within(1.0, SCALING);
 /// Key of RoPE's base.
 pub(crate) const ROPE_THETA: &str = "attention.rope_theta";
@@ -299,7 +299,7 @@ pub(crate) const TABLES: &[(&str, Of)] = &[
     ("attention.yarn", |it| maybe(it.turns())),
 ];
 
-/// The number with a key.
+/// The number whose key is `key`.
 pub(crate) fn of_key(key: &str) -> &'static Number {
     let number = NUMBERS.iter().find(|number| number.key == key);
     number.expect("a number of this list")

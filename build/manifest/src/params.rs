@@ -51,7 +51,7 @@ const TYPE: &str = "mistral4";
 /// Pointer to the description of stored weights, equal in both files.
 const QUANTISATION: &str = "/quantization_config";
 
-/// Facts of `usual` that `params.json` states, and facts that it alone states.
+/// Facts that `params.json` states: some of `usual`, those of `config.json`, and some of its own.
 pub(crate) fn facts(model: &Model, usual: Vec<Fact>) -> Vec<Fact> {
     let mut facts: Vec<Fact> = usual.into_iter().filter_map(renamed).collect();
     facts.extend(model.attention.yarn.iter().flat_map(slowed));

@@ -277,7 +277,7 @@ impl Target {
         let _ = writeln!(out, "        ]\n    }};\n}}\npub use each_{name};");
     }
 
-    /// The blocks, from which the server makes a type, and the names of each layer's blocks.
+    /// Writes the blocks, of which the server makes a type, and the names of each layer's blocks.
     fn write_blocks(&self, out: &mut String) {
         let doc = "Blocks that layers are made of, for a macro: name, block of a shape, and the \
                    operations that it takes.";
@@ -339,7 +339,7 @@ impl Target {
         kinds.collect()
     }
 
-    /// Launchers of the operations of each attention shape, which the linker resolves.
+    /// Writes the launchers of each attention shape's operations, which the linker resolves.
     fn write_launchers(&self, out: &mut String) {
         for (place, each) in self.attentions().iter().enumerate() {
             let name = each.name;
@@ -359,7 +359,7 @@ impl Target {
         }
     }
 
-    /// Shapes as text of device code, where `HEAD_DIM` is `kHeadDim`.
+    /// Writes shapes as text of device code, where `HEAD_DIM` is `kHeadDim`.
     pub(crate) fn write_cuda_shapes(&self, out: &mut String) {
         out.push_str("\n// Blocks of the model.\nnamespace shapes {\n");
         let mut shapes = self.shapes();
@@ -480,7 +480,7 @@ impl Target {
         Some(Shape::of(Kind::EXPERTS, names, constants))
     }
 
-    /// Constants that switches of the family set in the shapes of a kind.
+    /// Constants of a shape that switches of the family decide, for shapes of kind `kind`.
     fn switches(&self, kind: Kind) -> impl Iterator<Item = (&'static str, Number)> {
         let constants = self.traits().constants(kind);
         constants.map(|(name, is_on)| (name, Bool(is_on)))
@@ -509,13 +509,13 @@ impl Target {
     }
 }
 
-/// Constants that have values of `facts`, the numbers of a table.
+/// Constants of a shape, with their values in `facts`, the manifest's table `table`.
 pub(crate) fn stated(table: &str, facts: &impl Serialize) -> Vec<(&'static str, Number)> {
     let listed = NUMBERS.iter().filter(|number| number.table() == table);
     of_numbers(listed, facts)
 }
 
-/// Constants that have values of some numbers.
+/// Constants of a shape for the given numbers of a model, with their values in `facts`.
 pub(crate) fn of_numbers(
     constants: impl Iterator<Item = &'static numbers::Number>,
     facts: &impl Serialize,
@@ -598,7 +598,7 @@ fn score_growth(attention: &Attention) -> f64 {
     attention.yarn.as_ref().map_or(1.0, growth)
 }
 
-/// `rms_norm` as `RmsNorm`.
+/// Name in camel case: `RmsNorm` of `rms_norm`.
 pub fn camel(name: &str) -> String {
     let words = name
         .split('_')

@@ -37,9 +37,9 @@ rows! {
     #[serde(rename_all = "snake_case")]
     Format -> (&'static str, Coding, usize, &'static [Part], &'static [Described]);
     Bf16: ("bf16", Coding::Bf16, 1, &[(Elements, ".weight", |n, k| vec![n, k], BF16)], &[]);
-    /// In memory it is BF16; a weight that BF16 cannot hold exactly is refused.
+    /// F32, which is BF16 in memory; a weight that BF16 cannot hold exactly is refused.
     F32: ("f32", Coding::Bf16, 1, &[(Elements, ".weight", |n, k| vec![n, k], F32)], &[]);
-    /// compressed-tensors NVFP4.
+    /// NVFP4 of compressed-tensors, whose scale of a whole matrix is a divisor.
     Nvfp4CompressedTensors: ("nvfp4_compressed_tensors", Coding::Nvfp4, NVFP4_GROUP, &[
         (Elements, ".weight_packed", |n, k| vec![n, k / 2], U8),
         (Scales, ".weight_scale", |n, k| vec![n, k / NVFP4_GROUP], F8),
@@ -52,7 +52,7 @@ rows! {
         ("/quantization_config/config_groups/*/weights/num_bits", "4"),
         ("/quantization_config/config_groups/*/weights/group_size", "16"),
     ]);
-    /// modelopt NVFP4.
+    /// NVFP4 of NVIDIA's modelopt, whose scale of a whole matrix is a factor and no divisor.
     Nvfp4Modelopt: ("nvfp4_modelopt", Coding::Nvfp4, NVFP4_GROUP, &[
         (Elements, ".weight", |n, k| vec![n, k / 2], U8),
         (Scales, ".weight_scale", |n, k| vec![n, k / NVFP4_GROUP], F8),
@@ -83,14 +83,14 @@ rows! {
 
 rows! {
     /// Codes of weights and their scales in memory. A row is its name, bits of a weight, columns
-    /// that share a scale of a byte, and what numbers in F32 belong to.
+    /// that share a scale of a byte, and the scope of its F32 factors.
     Coding -> (&'static str, u32, Option<usize>, Owner);
     Bf16: ("bf16", 16, None, Owner::None);
     /// E2M1 with an E4M3 scale per 16 columns.
     Nvfp4: ("nvfp4", 4, Some(NVFP4_GROUP), Owner::Matrix);
     /// E4M3 with a scale per 128x128 block.
     Fp8: ("fp8", 8, None, Owner::Blocks);
-    /// E2M1 with a power of two per 16 columns, the upper byte of an F16, and one per row.
+    /// E2M1 with a power of two per 16 columns, the upper byte of an F16, and a factor per row.
     Mxfp4: ("mxfp4", 4, Some(16), Owner::Rows);
 }
 
@@ -287,7 +287,7 @@ pub enum Role {
     InputNorm,
     /// Norm before a layer's MLP or experts.
     PostNorm,
-    /// Norm of a mixer's results, in models that norm these.
+    /// Norm of a mixer's results, in models that have this norm.
     MixedNorm,
     /// Norm of the results of a layer's MLP, or of the sum of an MLP and experts.
     FedNorm,
@@ -547,7 +547,7 @@ pub enum Purpose {
     Input,
 }
 
-/// A tensor of a row: of several that hold a matrix, or the one of a vector.
+/// A tensor of a row: one of several that hold a matrix, or the only one of a vector.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
     pub purpose: Purpose,

@@ -101,7 +101,7 @@ impl Target {
         count(row) * resident.bytes(rows, k) as u64
     }
 
-    /// Bytes of the checkpoint that one decoded token reads at batch 1.
+    /// Bytes of a row's tensors in the checkpoint that one decoded token reads at batch 1.
     pub(crate) fn bytes_read(&self, row: &Row) -> u64 {
         self.read_of(row, self.bytes_resident(row))
     }

@@ -81,8 +81,8 @@ pub struct Plan {
     pub triple: String,
 }
 
-/// Changes of a build that is not the product: further features of the binary's crate, and a probe
-/// of its kernels.
+/// Changes of a build that is not the product: more features of the binary's crate, and a probe of
+/// its kernels.
 #[derive(Clone, Debug, Default)]
 pub struct Variant {
     pub features: Vec<String>,

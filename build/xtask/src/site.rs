@@ -27,7 +27,7 @@ pub enum Failure {
     /// The machine lacks programs; the text says how to install them.
     #[error("{0}")]
     Missing(String),
-    /// The machine lacks a thing that no package has.
+    /// The machine lacks a requirement that no package provides, such as a GPU.
     #[error("{0}")]
     Absent(String),
 }

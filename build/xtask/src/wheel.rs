@@ -91,7 +91,7 @@ pub struct Wheels {
 
 impl Wheels {
     /// Adds the actions that fetch `wheels` and unpack the files of their folder `keep` into the
-    /// folder `into`; returns this as an input.
+    /// folder `into`; returns this folder as an input.
     ///
     /// # Errors
     /// If the graph already unpacks into this folder.

@@ -1,8 +1,9 @@
 // Merging of splits that several blocks have computed for a tile's rows: all blocks wait for each
 // other, then each warp merges some dimensions of a head.
 //
-// A warp loads the mixes of later splits while it merges earlier ones. Factors of a chunk of splits
-// are computed before, each by a lane. Splits are merged in order by `Merge`, as in one block.
+// A warp loads the mixes (weighted sums of values) of later splits while it merges those of earlier
+// splits. Factors of a chunk of splits are computed before, each by a lane. Splits are merged in
+// order by `Merge`, as in one block.
 #pragma once
 
 #include "ops/attend/queries.cuh"
@@ -27,7 +28,7 @@ struct Partial {
                                                             A::kHeads * kSplits * A::kValueDim)) {}
 };
 
-// Buffers of each warp for mixes that are being loaded, `kBytes` at most.
+// Buffers of all warps for mixes that are being loaded, `kBytes` at most.
 template <int kBytes>
 struct MergeStorage {
   static constexpr int kStages = kBytes / (kWarps * kChunk * kMergeDims * sizeof(float));
@@ -46,7 +47,7 @@ struct Share {
 
   __device__ int begin() const { return begin_of(block); }
   __device__ int end() const { return begin_of(block + 1); }
-  // Index of the split at which the first block leaves its merged splits: its last one.
+  // Index of the first block's last split, at which that block stores its merged splits.
   __device__ int first_left() const { return begin_of(1) - 1; }
 
   __device__ int begin_of(int of) const { return first + of * splits / blocks; }
@@ -147,7 +148,7 @@ __device__ void merge_heads(const Params& params, Storage& shared, const uint4& 
     const int dim = part % kMergeParts * kMergeDims;
     const size_t in_row = blockIdx.y * kGroup + row % kGroup;
     const size_t head = static_cast<size_t>(tile.x + token) * A::kHeads + in_row;
-    // A row may end within the first block's splits; later splits have changed nothing then.
+    // A row's context may end in the first block's splits: later splits change nothing then.
     const int first = share.first_left();
     const size_t partial_row =
         (static_cast<size_t>(tile.z + token) * A::kHeads + in_row) * kSplits + first;

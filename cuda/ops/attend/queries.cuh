@@ -1,4 +1,4 @@
-// Parts that all kernels of Ops::attend share: arguments, merging of splits, and a tile of query
+// Code that all kernels of Ops::attend share: arguments, merging of splits, and a tile of query
 // heads with keys and values in shared memory.
 #pragma once
 
@@ -16,7 +16,7 @@ using target::PAGE;
 
 inline constexpr int kSplit = 256;
 inline constexpr int kBlock = 64;
-// Splits of the longest context.
+// Number of splits in the longest context.
 inline constexpr int kSplits = (target::MAX_CONTEXT + kSplit - 1) / kSplit;
 inline constexpr int kThreads = 256;
 inline constexpr int kWarps = kThreads / tile::kWarpLanes;
@@ -152,7 +152,7 @@ __device__ inline const float* gates_of(const Params& params, size_t head, int d
   return params.q + (2 * head + 1) * A::kHeadDim + dim;
 }
 
-// Number of the result, times the sigmoid of its gate in shapes with gates.
+// Element of a head's result, times the sigmoid of its gate in shapes with gates.
 template <class A>
 __device__ inline float gated(float mixed, float gate) {
   return A::kGated ? mixed * tile::sigmoid(gate) : mixed;
@@ -167,7 +167,7 @@ struct Stats {
 // Score that weights are relative to: the largest, or 0 where the largest is -infinity.
 __device__ inline float base_of(float largest) { return largest == -INFINITY ? 0.0f : largest; }
 
-// Factor of scores q . k whose power of two is then `exp(kScale q . k)`.
+// Factor of the product q . k that makes a score whose power of two is `exp(kScale q . k)`.
 template <class A>
 inline constexpr float kScoreScale = 1.44269504088896340736f * A::kScale;
 
@@ -222,7 +222,7 @@ struct BlockScores {
     return largest;
   }
 
-  // Turns scores into weights relative to `base`; returns their sum.
+  // Turns scores into weights relative to `base`; returns the sum of the weights.
   __device__ float raise(float base) {
     float sum = 0.0f;
 #pragma unroll

@@ -34,7 +34,7 @@ struct BlockStorage {
   float rescale[kRows];
 };
 
-// Whether two tiles of rows, and keys beside values, fit a block: not for wide heads on small SMs.
+// Whether a block has memory for two tiles of rows and buffers of both keys and values.
 template <class A>
 inline constexpr bool kTwoBuffers = sizeof(BlockStorage<A, 2, 2>) <= target::SHARED_BYTES_PER_BLOCK;
 template <class A>
@@ -42,7 +42,7 @@ inline constexpr int kMany = kTwoBuffers<A> ? 2 : 1;
 template <class A>
 using SharedStorage = BlockStorage<A, kMany<A>, kMany<A>>;
 
-// A split, computed block by block.
+// A split, computed in blocks of 64 positions.
 template <class A>
 struct Stage : Queries<A, kMany<A>> {
   using Base = Queries<A, kMany<A>>;
@@ -64,8 +64,8 @@ struct Stage : Queries<A, kMany<A>> {
   __device__ Stage(const Params& params, Shared& shared, int first, int tokens, int kv_head)
       : Base(params, first, tokens, kv_head), shared(shared) {}
 
-  // Loads a block; FP8 is waited for and widened. Positions from `live` on become zeros: zero times
-  // memory that was never written may be NaN.
+  // Loads keys or values of a block of positions; FP8 codes are waited for and widened. Positions
+  // from `live` on become zeros: zero times memory that was never written may be NaN.
   __device__ static void bring(bf16 (&to)[kBlock][kPadded], const unsigned char* from, int live) {
     if constexpr (tile::kFp8Pages) {
       const auto at = [&](int position, int dim) { return &to[position][dim]; };

@@ -59,8 +59,8 @@ struct RingStorage : OwnExponents<tile::kFp8Pages> {
   unsigned long long full[kSlots];
 };
 
-// Slots of a ring: one position of each takes together the bytes of `elements` in BF16, whatever a
-// head's width and format.
+// Number of slots of a ring: one position in all slots takes the bytes of `elements` BF16 elements,
+// whatever a head's width and format.
 template <class A>
 constexpr int slots_of(int elements) {
   return (tile::kFp8Pages ? 2 : 1) * elements / A::kHeadDim;
@@ -89,10 +89,10 @@ inline constexpr int kSlots =
 template <int kSlotCount>
 inline constexpr int kTogether = kSlotCount < kSplitBlocks ? kSlotCount : kSplitBlocks;
 
-// Few rows' splits in one block. Items of the ring are the blocks of a split's keys, then of its
-// values, split by split; only a sequence's last split has fewer blocks. With `kStores` a tile is
-// one row, and the kernel computes the key and value of the last position itself: these are never
-// copied from memory. An SM runs `kOfSm` such blocks.
+// Splits of few rows, as one block of threads computes them. Items of the ring are the blocks of a
+// split's keys, then of its values, split by split; only a sequence's last split has fewer blocks.
+// With `kStores` a tile is one row, and the kernel computes the key and value of the last position
+// itself: these are never copied from memory. An SM runs `kOfSm` such blocks.
 template <class A, bool kStores, int kOfSm>
 struct Splits : Queries<A, 1> {
   using Base = Queries<A, 1>;
@@ -170,7 +170,7 @@ struct Splits : Queries<A, 1> {
     return {block < blocks ? of * kSplit + block * kBlock : last + 1, is_value};
   }
 
-  // Positions of an item that will be in memory when it is used.
+  // Number of an item's positions that are in device memory when the item is copied.
   __device__ int stored(const Item& at) const {
     return min(kBlock, (kStores ? written : last + 1) - at.start);
   }
@@ -178,8 +178,8 @@ struct Splits : Queries<A, 1> {
   // Whether this warp requests copies: the last one, which has the fewest rows of weights.
   __device__ static bool asks() { return threadIdx.x / tile::kWarpLanes == kWarps - 1; }
 
-  // Loads the page numbers of blocks from `from` on, a split's first one, unless all before
-  // `behind` are known; by all lanes.
+  // Loads the page numbers of blocks from `from` on, a split's first one, unless all before `end`
+  // are known; by all lanes.
   __device__ void know(int from, int end) {
     if (from >= known && end <= known + tile::kWarpLanes) return;
     known = from;
@@ -223,8 +223,8 @@ struct Splits : Queries<A, 1> {
            (tile::kFp8Pages && count > 0 ? PAGE - count : 0);
   }
 
-  // Requests items from `asked` on that are completely before position `behind`, one a lane;
-  // returns the number of requested items.
+  // Requests items from `asked` on that are completely before position `end`, one a lane; returns
+  // the number of requested items.
   __device__ int ask_whole(int end) {
     const int from = (split + asked / kItems) * kSplitBlocks;
     know(from, from + kAskedBlocks);
@@ -330,7 +330,7 @@ struct Splits : Queries<A, 1> {
     return shared.ring[item % kSlots];
   }
 
-  // Requests further items, after a barrier has shown that all items before `item` were read.
+  // Requests later items; a barrier must have shown that all items before `item` were read.
   __device__ void release(int item) {
     free = item + kSlots;
     ask<true>();
@@ -356,7 +356,7 @@ struct Splits : Queries<A, 1> {
   __device__ Stats stats(int row) const { return shared.stats[row]; }
 
   // Runs split `of`, whose first item is `items`; `put(row, stats)` takes each row's statistics,
-  // `part` has the rest of the result.
+  // `part` has the weighted sums of values.
   template <class Put>
   __device__ void run(int of, int items, const Put& put) {
     const int blocks = blocks_of(of);
@@ -469,7 +469,7 @@ struct Splits : Queries<A, 1> {
       if (is_number) of.pair[i] = multiply(of.pair[i], factor);
     }
     if (are_numbers) return;
-    // Positions that are not finite make NaN of the rows that see them, and no others.
+    // Positions that are not finite make NaN of the rows that see them, and of no other rows.
     const auto position = static_cast<int>(params.positions[first + row / kGroup]);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
@@ -496,7 +496,7 @@ struct Splits : Queries<A, 1> {
       scores.load(shared.score[row] + block * kBlock);
       const float most = scores.largest(), own = block < blocks ? most : -INFINITY;
       __syncwarp();  // the row's scores are read
-      // The largest score up to and including a block, and before it.
+      // Largest score of the blocks up to and including this lane's, and of the blocks before.
       Stats stats{-INFINITY, 0.0f};
       float largest = -INFINITY, before = -INFINITY;
 #pragma unroll
@@ -534,7 +534,7 @@ struct Splits : Queries<A, 1> {
 // Placeholder for queries in memory, which need no constants in shared memory.
 struct NoConstants {};
 
-// Queries read from memory ready for scoring, with keys and values in the cache.
+// Query rows that an earlier kernel has normed and rotated; keys and values are in the cache.
 template <class A, int kOfSm>
 struct Stored {
   using Stage = Splits<A, false, kOfSm>;

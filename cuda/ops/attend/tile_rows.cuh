@@ -53,16 +53,16 @@ struct TileRows : Heads<A> {
   // Query head of this thread's upper (0) or lower (1) row.
   __device__ int head(int half) const { return kv_head * kGroup + (row + half * 8) % kGroup; }
 
-  // Makes weights of scores, relative to the new maximum; `rescale` brings earlier sums to it.
+  // Makes weights of scores relative to the new maximum; `rescale` scales earlier sums to it.
   __device__ void weigh(Scores& scores, int block, Stats (&stats)[2], float (&rescale)[2]) const {
     const bool is_last = (block + 1) * kPositions > start;  // some row sees a part of the block
-    // The window of the tile's last row begins in this block or later, so a part is hidden.
+    // The window of the tile's last row begins in this block or later: not all rows see all of it.
     const bool is_left = kWindow != 0 && block * kPositions <= start + tokens - 1 - kWindow;
     if (is_last || is_left) hide(scores, block);
     weigh(scores, stats, rescale);
   }
 
-  // Replaces scores of positions that their rows do not see by -infinity.
+  // Sets the scores of positions that a row does not see to -infinity.
   __device__ void hide(Scores& scores, int block) const {
     const int column = block * kPositions + lane % 4 * 2;
 #pragma unroll

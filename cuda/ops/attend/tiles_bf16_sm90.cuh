@@ -19,7 +19,7 @@
 
 namespace atlas::attend {
 
-// Warpgroups that multiply; another one, or a warp of it, fetches.
+// Warpgroups that multiply; another warpgroup, or a warp of it, fetches.
 inline constexpr int kWideConsumers = 2;
 inline constexpr int kWideThreads = (1 + kWideConsumers) * wgmma::kThreads;
 inline constexpr int kWideRows = kWideConsumers * wgmma::kRows;
@@ -143,7 +143,7 @@ struct WideProducer : WideTile<A> {
     }
   }
 
-  // Starts the copy of a block of FP8, if there is one; one thread, into a free buffer.
+  // Starts the copy of an FP8 block, if the block exists, into a free buffer; called by one thread.
   __device__ void fetch(int part, int block) const {
     if (block > last_block()) return;
     const unsigned* pages = params.pages + params.tables[first];

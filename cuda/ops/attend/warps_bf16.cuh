@@ -5,7 +5,7 @@
 // Sync:       a barrier of bulk copies per block of keys, and of values; chained launch
 //
 // A prompt's rows in whole cells form tiles, all query heads of a KV head by token. A warp has 16
-// of a tile's rows and never meets others: its queries, scores and mixes are in registers. Bulk
+// of a tile's rows and exchanges no results: its queries, scores and mixes are in registers. Bulk
 // copies bring keys and values block by block into a ring, requested by the warps in turn.
 // Positions that a row does not see change none of its bits. Other rows go by splits, as in decode.
 #pragma once
@@ -121,7 +121,7 @@ struct WarpRows : TileRows<A, kWarpPositions<A>, 0> {
   __device__ WarpRows(const Params& params, Shared& shared, int first, int tokens, int kv_head)
       : Base(params, first, tokens, kv_head), shared(shared) {}
 
-  // Requests an item, if there is one, when its slot is free; by a warp.
+  // Requests the copies of item `item`, if there is such an item, once its slot is free; by a warp.
   __device__ void bring(int item) const {
     const int block = first_block() + item / Block::kOfBlock;
     if (block > last_block()) return;

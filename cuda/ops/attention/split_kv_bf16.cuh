@@ -33,7 +33,7 @@ struct Projected {
   using Heads = attend::Heads<A>;
   using Head = tile::Head<A>;
   static constexpr int kKey = Heads::kGroup, kValue = kKey + 1;
-  // Heads of queries, of the key and of the value; values that are latents of keys have none.
+  // Heads that a row needs: queries, key and value; values that are latents of keys have no head.
   static constexpr int kItems = tile::kLatent<A> ? kValue : kValue + 1;
   static constexpr int kEach = (kItems + attend::kWarps - 1) / attend::kWarps;
 

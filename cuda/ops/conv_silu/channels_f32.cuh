@@ -18,7 +18,7 @@ inline constexpr int kChannels = 2 * Delta::kKeyHeads * Delta::kKeyDim +
                                  Delta::kValueHeads * Delta::kValueDim;
 inline constexpr int kVectors = kChannels / 4;
 inline constexpr int kTail = Delta::kConv - 1;
-// Inputs in a ring: one more than are read, so that the newest overwrites one that no block needs.
+// Inputs in a channel's ring: one more than are read, so that the newest overwrites an unread one.
 inline constexpr int kRing = Delta::kConv;
 // Rows that are loaded together: fewer where biases take registers.
 inline constexpr int kAhead = Delta::kMamba ? 12 : 16;

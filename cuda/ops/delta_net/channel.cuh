@@ -1,5 +1,5 @@
-// Parts that kernels for one row and for several share: parameters, the channels of a head, and
-// copies of its state.
+// Code that the kernels for one row and for several rows share: parameters, the channels of a head,
+// and copies of its state.
 #pragma once
 
 #include "ops/conv_silu/channels_f32.cuh"

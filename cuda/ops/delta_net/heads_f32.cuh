@@ -1,8 +1,8 @@
 // Implements: Ops::delta_net for steps of few rows per sequence
 // Match:      F32, keys and values of 128 elements, 4 taps
 // Bound by:   HBM (the state, read and written once)
-// Sync:       four barriers, and bulk copies of the state; a block has a value head of a row;
-//             of several rows as `spans.cuh`; chained launches
+// Sync:       four barriers, and bulk copies of the state; a block computes a value head of a row;
+//             several rows of a sequence are left to `spans.cuh`; chained launches
 //
 // The state, the convolution's tail and the step's lists were written before the step began, so
 // they are read before the wait for the kernel before. The state is copied to shared memory in
@@ -70,7 +70,7 @@ __global__ __launch_bounds__(kThreads, kResident) void heads_f32(Params params) 
   float4 gain{};
   if constexpr (kNorms) gain = tile::vector_at(params.norm, lane);
   ptx::griddepcontrol_wait();
-  // One of the heads that share a key's channels writes the new input, over one that no head reads.
+  // One of the heads that share a key's channels writes the new input, over one no longer read.
   const auto keep = [&](const Channel& channel, float x) {
     if (!channel.own && head % kHeadGroup != 0) return;
     float* ring = channel.ring_of(params, slot);

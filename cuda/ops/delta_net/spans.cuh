@@ -2,8 +2,8 @@
 //
 // A block has some columns of a value head: with a whole head a block, most SMs would be idle. All
 // rows are convolved first, each warp normalises one row's query and key, then the state is updated
-// The state after a draft, which may be rejected, is written as well as the last one. Another
-// launch norms the heads, which several blocks have computed.
+// row by row. The state after a draft, which may be rejected, is written as well as the last one.
+// Another launch norms the heads, which several blocks have computed.
 #pragma once
 
 #include "base/launch.cuh"
@@ -11,7 +11,7 @@
 
 namespace atlas::delta_net {
 
-// Most rows of a span: as many as are computed one by one.
+// Most rows of a span, which are computed one by one.
 inline constexpr int kSpanRows = 8;
 // Channels of a block: the head's query and key, and its columns of the value.
 inline constexpr int kSpanChannels = 2 * Delta::kKeyDim + kColumns;
@@ -140,8 +140,8 @@ inline __global__ __launch_bounds__(kSpanThreads) void spans_f32(Params params, 
   carry(params, shared, first, head, split, rows, position != 0);
   if (threadIdx.x == 0) shared.readers = readers;
   __syncthreads();  // the number of readers is known
-  // New inputs overwrite inputs that other blocks of the key head read: the last block to have read
-  // writes them.
+  // New inputs overwrite inputs that other blocks of the key head read: the last block that has
+  // read writes the new inputs.
   const bool is_last = shared.readers + 1 == kReaders;
   if (threadIdx.x == 0 && is_last) ptx::store_relaxed(arrived, 0);
   if (!has_channel || !(channel.own || is_last)) return;

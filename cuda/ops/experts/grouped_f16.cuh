@@ -129,8 +129,9 @@ cudaError_t launch_format(const Params& params, unsigned format, cudaStream_t st
   return cudaErrorInvalidValue;
 }
 
-// Launches the plan, with tiles of a part's rows, and both products; `blocks(n, k)` blocks take all
-// panels of a matrix. The plan writes rows of `x` to `rounded` unless `rounded` is null.
+// Launches the plan, with tiles of `Part::kRows` rows, and both products; `blocks(n, k)` is the
+// number of blocks that take all panels of a matrix. The plan's kernel also writes rows of `x`,
+// rounded, to `rounded` unless it is null.
 template <tile::Storage kStorage, class Part, class Number, class Blocks>
 cudaError_t launch_products(const Params& params, const Number* rows, f16* rounded,
                             const Blocks& blocks, cudaStream_t stream) {
@@ -149,7 +150,7 @@ cudaError_t launch_products(const Params& params, const Number* rows, f16* round
 
 template <tile::Storage kStorage>
 struct GroupedProducts {
-  // `rows` are rounded rows, for a null `params.x`.
+  // `rows` are the rows rounded by an earlier kernel, if `params.x` is null.
   static cudaError_t launch(const Params& params, cudaStream_t stream, const f16* rows) {
     using Part = tile::Tiled<kStorage>;
     // Rows that are rounded here use the memory of `y`, which is written later.

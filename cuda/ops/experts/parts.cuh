@@ -65,7 +65,7 @@ __device__ inline float onto(float residual, float sum) {
   return Experts::kLatent ? sum : residual + sum;
 }
 
-// Weighted sum of four pairs, one access: columns `first()` .. `first()` + 3, and those 8 further.
+// Weighted sum of four pairs, one access: columns `first()` .. `first()` + 3, and the same + 8.
 struct WeightedSum {
   float4 low{};
   float4 high{};

@@ -22,7 +22,7 @@ inline constexpr int kSortedGroup = 8;
 inline constexpr int kRowsMax =
     target::PREFILL_TOKENS + target::MAX_SEQUENCES + target::DRAFTS;
 
-// Most places of the plan for `rows` rows: one an assignment, and fewer than `kPlaceGroup` of
+// Most places of the plan for `rows` rows: one an assignment, and fewer than `kSortedGroup` of
 // padding an expert.
 __host__ __device__ constexpr int sorted_rows(int rows) {
   const int assignments = rows * kAssigned;
@@ -44,7 +44,7 @@ static_assert(Experts::kShared == 0 ||
               "the shared expert is one more expert");
 static_assert(Experts::kIntermediate % kPanelActivations == 0, "panels of gate and up are full");
 
-// Assignments of rows to experts, sorted by expert and padded to `kPlaceGroup` each: a place is an
+// Assignments of rows to experts, sorted by expert and padded to `kSortedGroup` each: a place is an
 // index in this order, and the rank of an assignment its index among the row's.
 struct Plan {
   uint4 tile[kSortedMax];              // expert, first sorted row, rows
@@ -123,7 +123,7 @@ __device__ inline void round_x(const Params& params, f16* rounded, int block, in
 
 // Kernel of the plan: blocks count the assignments of each expert and exchange counts. The order of
 // an expert's places depends on which thread counts first; a row's result does not depend on its
-// place. Blocks after those that plan round rows meanwhile.
+// place. Blocks after the planning ones round rows meanwhile.
 template <int kBlocks>
 __global__ __cluster_dims__(kBlocks) __launch_bounds__(kPlanThreads) void plan(Params params,
                                                                                int tile_rows,
@@ -196,7 +196,7 @@ struct SumRows {
 };
 
 // `residual[row] += sum of weight * y[place]` over the row's assignments, in order; `Y` gives the
-// address of four pairs of a place. Static, as `moe` may have the kernel too.
+// address of four pairs of a place. The kernel is static, as code of `moe` may define it too.
 template <class Y>
 static __global__ __launch_bounds__(kSumThreads) void weighted_sum(Params params) {
   ptx::griddepcontrol_launch_dependents();

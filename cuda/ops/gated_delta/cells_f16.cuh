@@ -206,7 +206,7 @@ struct Cell {
     if constexpr (Delta::kMamba) to.of_query[row] = shared.query_length[row];
   }
 
-  // Computes a row's gates, and returns `left`; after the last row nothing decays or is added.
+  // Computes a row's gates; returns the decay after it. Rows after the last neither decay nor add.
   __device__ float make_gates(const GateInputs& from) {
     const int group = threadIdx.x / kCell, row = gate_row();
     float log = 0.0f, weight = 0.0f;
@@ -298,10 +298,10 @@ struct Cell {
     }
   }
 
-  // A tile's rows in one column of T.
+  // Elements of a column of T in the rows of one tile.
   using Part = float[tile::kTileRows];
 
-  // Subtracts from a tile of the column a tile of A, at `a`, times the tile `above` of the column.
+  // Subtracts from `x`, a tile of the column, a tile of A, at `a`, times an earlier one, `above`.
   __device__ static void take_off(Part& x, const float* a, const Part& above) {
 #pragma unroll
     for (int row = 0; row < tile::kTileRows; ++row) {

@@ -146,7 +146,7 @@ __device__ inline void mix(Sums<kRowTiles>& sums, const Operands<kRowTiles>& row
   }
 }
 
-// Factors of a lane's rows: two of each eight.
+// Factors, one a row of a cell, by which a lane multiplies its sums: two of each eight rows.
 struct Factors {
   float2 two[2 * kRowTiles];
 
@@ -350,7 +350,7 @@ struct Carry {
     for_each_state(slot, s, [back](float2& to, float x, float y) { to = {x * back, y * back}; });
   }
 
-  // Changes the state's scale. In two steps: the quotient of both scales may overflow.
+  // Changes the state's scale, in two steps, as the quotient of both scales may overflow.
   __device__ static void change(Sums<kKeyTiles>& s, Scale& scale, const Scale& next) {
 #pragma unroll
     for (auto& tile : s) {
@@ -423,7 +423,7 @@ struct Carry {
     }
   }
 
-  // Computes the results of all cells of the run, from the state before a cell and its own updates.
+  // Computes the results of each cell, from the state before the cell and the cell's updates.
   __device__ void answer() {
     for (unsigned cell = 0; cell < run.y; ++cell) {
       auto& handed = shared.handed[pair][cell % kAhead];

@@ -1,6 +1,6 @@
 // Implements: Ops::gated_linear_add
 // Match:      as `gated_rms_norm` and `linear_add`
-// Bound by:   `gated_rms_norm`, then `linear_add`
+// Bound by:   as `gated_rms_norm`, then as `linear_add`
 // Sync:       as `gated_rms_norm` and `linear_add`
 #pragma once
 
@@ -18,7 +18,7 @@ struct HeadsF32 {
                     const unsigned char* weight, unsigned char* operands, float* residual,
                     unsigned rows, unsigned format, cudaStream_t stream) {
     using Norm = gated_rms_norm::HeadsF32<Tile, D>;
-    // By panels, `linear_add` takes rows that the norm rounds; by warpgroups, it rounds them.
+    // Whether `linear_add` works by panels, on rows that the norm rounds; warpgroups round them.
     constexpr bool kPanels = target::LinearAdd::kThreads == tile::kPanelThreads;
     const bool rounds = kPanels && tile::takes_rounded(static_cast<int>(rows), kValues);
     auto* rounded = reinterpret_cast<f16*>(operands);

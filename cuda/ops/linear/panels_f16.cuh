@@ -319,8 +319,9 @@ struct PanelsF16 {
   }
 
   static constexpr int kFewPanels = 2 * target::SMS;
-  // Whether products are stored: those of normed rows, which have HIDDEN columns. Others are added
-  // to the residual; on large SMs their K is split, as their panels are few for so many SMs.
+  // Whether products are stored: those of normed rows, which have HIDDEN columns. Other products
+  // are added to the residual; on large SMs their K is split, as their panels are few for so many
+  // SMs.
   static constexpr bool kStores = std::is_same_v<Put, tile::Stores>;
   template <int kK>
   static constexpr bool kResident =

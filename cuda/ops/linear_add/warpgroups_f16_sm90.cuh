@@ -1,6 +1,6 @@
 // Implements: Ops::linear_add
 // Match:      any N, every weight format of the target; operands F16; many rows: the K of the
-//             model's output projections, others as `linear`
+//             model's output projections, another K as `linear`
 // Bound by:   few rows: as `linear`; many rows: tensor instructions
 // Sync:       few rows: as `linear`; many: two chained launches, rows to operands and the product,
 //             whose tiles a cluster shares where they or the rows are few
@@ -76,7 +76,7 @@ struct JoinsRows : tile::PutsSegment {
   }
 };
 
-// Clusters have tiles of all rows by some panels, one after the other; a block has a segment of K.
+// A cluster takes tiles of all rows by some panels in turn; each of its blocks has a segment of K.
 template <tile::Storage kStorage, int kK, int kRows>
 __global__ __cluster_dims__(tile::segments(kK))
 __launch_bounds__(tile::kWarpgroupThreads, 1) void split_product(Params params,
@@ -102,7 +102,7 @@ cudaError_t multiply_split(const Params& params, const tile::Operands<kStorage>&
                         static_cast<int>(tiles));
 }
 
-// Most blocks of columns of a segment where clusters join sums of more than `kTurnRowsMax` rows.
+// Most blocks of columns of a segment where clusters join sums of over `kBufferedRowsMax` rows.
 inline constexpr int kJoinedBlocksMax = 8;
 
 // Launches the product of `x`, rows already rounded to F16 in the operand layout, and the weights.

@@ -70,7 +70,7 @@ cudaError_t launch_resident(const Params& params, const tile::ResidentRows& to,
              : launch_tiles_resident<kStorage, tile::kResidentTiles>(params, to, stream);
 }
 
-// Launches rows that every block holds in registers.
+// Launches product and ranking of rows that every block holds in registers.
 struct ResidentRowsOf {
   template <tile::Storage kStorage>
   static cudaError_t launch(const Params& params, unsigned char* operands, unsigned* arrived,
@@ -79,7 +79,7 @@ struct ResidentRowsOf {
   }
 };
 
-// Launches by the number of rows; `Many` takes more rows than every block norms for itself.
+// Launches kernels for the number of rows; `Many` is for more than every block norms for itself.
 template <class Tile, class Many>
 struct AnyF16 {
   static_assert(Tile::kThreads == tile::ResidentShape::kThreads, "all warps hold rows");

@@ -1,8 +1,8 @@
 // Implements: Ops::lm_head
 // Match:      up to 64 rows, the head in any weight format; operands F16
 // Bound by:   HBM (the weights, once)
-// Sync:       few rows: one launch, as `held_f16`; more rows: chained launches that norm rows into
-//             operands, multiply in clusters and rank as `top_k`
+// Sync:       few rows: one launch, as `resident_f16`; more rows: chained launches that norm rows
+//             into operands, multiply in clusters and rank as `top_k`
 #pragma once
 
 #include "ops/lm_head/resident_f16.cuh"
@@ -25,7 +25,7 @@ struct JoinsLogits : tile::PutsSegment {
   }
 };
 
-// Clusters have tiles of all rows by some panels, one after the other; a block has a segment of K.
+// A cluster takes tiles of all rows by some panels in turn; each of its blocks has a segment of K.
 template <tile::Storage kStorage, int kRows>
 __global__ __cluster_dims__(tile::segments(HIDDEN))
 __launch_bounds__(tile::kWarpgroupThreads, 1) void split_product(
@@ -43,7 +43,7 @@ __launch_bounds__(tile::kWarpgroupThreads, 1) void split_product(
 // Most groups of rows held in registers, each of which reads the weights anew.
 inline constexpr int kResidentReads = 2;
 
-// Launches more rows than registers hold, as operands in memory, with weights read once.
+// Launches kernels for rows that registers do not hold: as operands in memory, weights read once.
 template <tile::Storage kStorage>
 cudaError_t launch_many(const Params& params, unsigned char* operands, cudaStream_t stream) {
   const tile::Operands<kStorage> x{operands, tile::operand_groups(params.rows)};
@@ -66,7 +66,7 @@ cudaError_t launch_many(const Params& params, unsigned char* operands, cudaStrea
                                               static_cast<unsigned>(params.ids.count), stream));
 }
 
-// Launches more rows than blocks hold: with K split in clusters, if HIDDEN has several segments.
+// Kernels for more rows than every block norms for itself; K is split if rows exceed registers.
 struct Many {
   template <tile::Storage kStorage>
   static constexpr bool kHas =

@@ -1,7 +1,7 @@
 // Implements: Ops::mlp
 // Match:      as `norm_linear`, `swiglu` and `linear_add`
 // Bound by:   as these
-// Sync:       as these, one after the other
+// Sync:       as these ops, one after the other
 #pragma once
 
 #include "base/launch.cuh"

@@ -1,9 +1,9 @@
 // Implements: Ops::mlp
 // Match:      as `norm_linear`, `swiglu` and `linear_add`
-// Bound by:   few rows: as these; many rows: tensor instructions
-// Sync:       few rows: as these; many, of one weight format: three chained launches, rows normed
-//             into operands, activations as operands, their product; clusters share the tiles of
-//             few rows left over by full waves of all SMs, in a launch beside
+// Bound by:   few rows: as these ops; many rows: tensor instructions
+// Sync:       few rows: as these ops; many, of one weight format: three chained launches, rows
+//             normed into operands, activations as operands, their product; clusters share the
+//             tiles of few rows left over by full waves of all SMs, in a launch beside
 #pragma once
 
 #include "ops/linear_add/warpgroups_f16_sm90.cuh"

@@ -1,5 +1,5 @@
 // Implements: Ops::moe
-// Match:      as `experts` of the same name
+// Match:      as `block_scaled_fp4` of `experts`
 // Bound by:   memory (the weights of the experts chosen)
 // Sync:       chained launches: those of `route`, then those of `experts`
 #pragma once

@@ -1,4 +1,4 @@
-// One row of Ops::moe, or a few rows apart.
+// One row of Ops::moe, or a few rows, each by itself.
 // Match:      experts of one weight format and shape, the shared one last, if any; operands F16
 // Bound by:   HBM (the weights of the experts chosen)
 // Sync:       two chained launches: gate and up with SwiGLU, down with the weighted sum
@@ -279,7 +279,7 @@ __global__ __launch_bounds__(kThreads, kDownBlocks) void down(Params all) {
   stage.add();
 }
 
-// Bytes of a layer's experts up to which the second-level cache keeps them.
+// Most bytes of a layer's experts that the second-level cache is taken to keep.
 inline constexpr size_t kCachedWeights = size_t{4} << 20;
 inline constexpr size_t kWeights =
     size_t{Experts::kCount + kHasShared} * (kInner + Experts::kIntermediate) * kWidth;

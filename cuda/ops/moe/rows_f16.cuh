@@ -185,8 +185,8 @@ struct Plan {
     }
   }
 
-  // Sorts assignments by expert, then by row, and stores each at its place in `turn_of`. The caller
-  // must have barriers before and after.
+  // Sorts assignments by expert, then by row, and stores each in `assignment_of`. The caller must
+  // have barriers before and after.
   __device__ void sort_rows(int rows) {
     for (int at = threadIdx.x; at < rows * kAssigned; at += tile::Wide::kThreads) {
       const int expert = expert_of[at], row = at / kAssigned;
@@ -284,8 +284,8 @@ struct Products {
   static_assert(kGatePanels % kAtOnce == 0, "a round's panels are of one tile");
   // Activations of a round in which each warp has a segment of one panel.
   static constexpr int kPanelItems = kAtOnce * 8 * tile::kTileRows;
-  // Whether a round of several panels has threads enough. A panel with one piece a warp is little
-  // work for a round's overhead.
+  // Whether a block has a thread for each activation of a round of several panels. Such rounds are
+  // for panels of one piece a warp, whose work is little beside a round's overhead.
   static constexpr bool kFits = kRoundPanelsMax * kPanelItems <= Shape::kThreads;
   static constexpr int kRoundPanels = GateUp::kPieces == 1 && kFits ? kRoundPanelsMax : 1;
   static constexpr int kItems = kRoundPanels * kPanelItems;
@@ -337,7 +337,7 @@ struct Products {
     for (int i = gate_up.count / kAtOnce * GateUp::kPieces; i < Shape::kSlots; ++i) down.ask(i);
   }
 
-  // Requests the next piece of this warp, of either product.
+  // Requests this warp's next piece of weights, of gate and up or of down.
   __device__ void ask(int into) {
     if (gate_up.ahead_unit < gate_up.count) return gate_up.ask(into);
     down.ask(into);
@@ -451,7 +451,7 @@ struct Products {
           advance(gate_up);
         }
         if (part == 0) activate(past, of);
-        // Overwrites sums of two rounds before, which have been added: a round has passed since.
+        // Overwrites the sums of the round before the last, which all threads have added by now.
         auto& own = shared.partial[round % 2].row[part][warp];
 #pragma unroll
         for (int odd = 0; odd < 2; ++odd) {
@@ -559,7 +559,7 @@ struct Products {
     }
   }
 
-  // Runs all panels of down, each by one warp, so that warps never meet.
+  // Runs all panels of down, each by one warp, so that no warp waits for another.
   __device__ void run_down() {
     if (down.count == 0) return;
     __syncthreads();  // rows of `x` have been read: activations take their memory

@@ -3,7 +3,7 @@
 // Bound by:   up to 64 rows: HBM (the weights, once); more: as `rms_norm` and `linear`
 // Sync:       up to eight rows: a barrier for the norms, then one a panel, chained launch; up to
 //             64: the grid's blocks meet once, then two barriers in turn, chained launch; more: as
-//             `rms_norm` and `linear`, which they are left to
+//             `rms_norm` and `linear`, which are launched instead
 //
 // More rows than a tile are normed by the first blocks, a row each, while all blocks load weights.
 // Then every block has the rows in registers, and weights are streamed past them.
@@ -69,7 +69,8 @@ cudaError_t launch_tiles_resident(Params params, const tile::ResidentRows& to,
                         stream, params, to, static_cast<int>(groups));
 }
 
-// Launches rows that are held in registers; `operands` has space for the rows in F16.
+// Launches the kernel that holds normed rows in registers. `operands` has space for the rows in
+// F16; `keep` leaves the normed rows in `params.x`.
 inline cudaError_t launch_resident(Params params, bool keep, unsigned char* operands,
                                unsigned* arrived, cudaStream_t stream) {
   if (!keep) params.x = nullptr;

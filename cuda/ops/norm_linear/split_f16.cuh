@@ -30,8 +30,8 @@ struct SplitStorage {
   float factor[SplitStage<kPanels, kRowTiles>::kRows];  // of each row
 };
 
-// Product of the first part alone. A block computes the norm's factors of one in `kSegments` rows
-// for its cluster, and norms its segment's columns of all rows.
+// Product with the first part's matrix alone. A block computes the norm's factors of one in
+// `kSegments` rows for its cluster, and norms its segment's columns of all rows.
 template <int kPanels, int kRowTiles>
 __global__ __cluster_dims__(tile::segments(HIDDEN)) __launch_bounds__(tile::kSplitThreads) void
 split(const __grid_constant__ Params params) {

@@ -184,7 +184,7 @@ constexpr int blocks_of(size_t bytes, size_t all, int blocks) {
 }
 static_assert(blocks_of(size_t{3} << 31, size_t{4} << 31, 100) == 75, "beyond 32 bits");
 
-// Distributes blocks to weight formats by their bytes; the format with most bytes gets the rest.
+// Distributes blocks to weight formats by bytes; the format with most bytes gets those left over.
 inline unsigned deal(Params& params, int all_blocks) {
   int panels[kStorages], main = 0;
   size_t bytes[kStorages], all = 0;
@@ -212,7 +212,7 @@ cudaError_t launch_shape(Params params, cudaStream_t stream) {
                         params);
 }
 
-// Launches up to `kFewRowsMax` rows; several rows are normed sooner by more threads.
+// Launches the kernel for up to `kFewRowsMax` rows; more threads norm several rows sooner.
 inline cudaError_t launch_few(const Params& params, cudaStream_t stream) {
   int panels = 0;
   for (const Part& part : params.part) panels += tile::panels_of(part.n);

@@ -35,7 +35,7 @@ struct Params {
   unsigned rows;
   unsigned zeros;  // rows of zeros after `stored` that fill the last panel
   unsigned first;
-  // Distance in the panels between groups of `kTurnRows` stored rows.
+  // Distance in the panels between groups of `kGroupRows` stored rows.
   unsigned stride;
   unsigned n;
   unsigned k;
@@ -80,7 +80,7 @@ using GroupScales = std::conditional_t<
     std::conditional_t<kBytes == 4, unsigned,
                        std::conditional_t<kBytes == 2, unsigned short, unsigned char>>>;
 
-// Rows in their stored layout.
+// Rows of a matrix in the layout of `Params::stored`.
 template <class Codes>
 struct Rows {
   using W = tile::Matrix<Codes::kStorage>;

@@ -1,5 +1,5 @@
-//! Manifests of a model that is understood: the checkpoint's table, and a leaf for each hardware
-//! whose memory suffices.
+//! Manifests of a model whose configuration is understood: the checkpoint's table, and a leaf for
+//! each hardware whose memory suffices.
 
 use std::path::Path;
 
@@ -179,8 +179,8 @@ fn quant<'a>(published: &Published<'a>, rules: &[Rule]) -> Result<&'a str, Manif
     }
 }
 
-/// The vision tower: all bytes of the checkpoint less the text model's. Without a tower, both must
-/// be equal.
+/// The vision tower: all bytes of the checkpoint less the text model's. Without a tower, both
+/// numbers of bytes must be equal.
 fn tower(
     target: &Target,
     published: &Published,
@@ -218,7 +218,7 @@ fn tower(
     }
 }
 
-/// Leaves of a model.
+/// Facts from which the leaves of a model are written.
 struct Draft<'a> {
     name: &'a str,
     quant: &'a str,

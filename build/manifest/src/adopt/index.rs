@@ -138,7 +138,7 @@ impl Index {
         names.next().is_some_and(|name| name.starts_with(prefix))
     }
 
-    /// Parts in which all experts of a layer share tensors.
+    /// Parts of the model in which one tensor has a matrix of all experts of a layer.
     pub fn stacked_experts(&self) -> Vec<StackedIn> {
         let stacked = |part: &StackedIn| {
             let mut names = self.names.iter();

@@ -14,7 +14,7 @@ use crate::schema::model::{Family, FeedForward as Part, Layers, Mixer, Model, Sa
 
 /// Identifier, in the form of SPDX, of a licence that nobody has looked at yet.
 const LICENCE_UNKNOWN: &str = "LicenseRef-unknown";
-/// Sampling parameters that change nothing.
+/// Sampling parameters that leave the model's probabilities as they are.
 const SAMPLING: Sampling = Sampling {
     temperature: 1.0,
     top_k: 0,
@@ -113,7 +113,7 @@ impl Reader<'_, '_> {
         }
     }
 
-    /// A number as the configuration states it, or as it follows from others.
+    /// A number as the configuration states it, or as it follows from other numbers.
     fn number(&mut self, number: &Number, has: Has) -> Read<Option<Value>> {
         if let Some(derived) = self.derived(number) {
             return derived;
@@ -146,7 +146,7 @@ impl Reader<'_, '_> {
         }
     }
 
-    /// A number that configurations state in another unit or by other numbers; none for others.
+    /// A number that configurations state in another unit or by other numbers; none if they do not.
     fn derived(&mut self, number: &Number) -> Option<Read<Option<Value>>> {
         let traits = self.form.traits;
         let (is_latent, most) = (traits.has(Switch::Latent), largest::HEAD_DIM);
@@ -181,7 +181,7 @@ impl Reader<'_, '_> {
         Some(value.map(|value| Some(json!(value))))
     }
 
-    /// Width of a head: as stated, or in families that allow it hidden width over heads.
+    /// Width of a head: as stated, or, if the family allows it, hidden width over number of heads.
     fn head_dim(&mut self, number: &Number) -> Read<u64> {
         let traits = self.form.traits;
         let places = number.places(traits);
@@ -292,7 +292,7 @@ fn layers(words: &mut Words, traits: &Traits) -> Read<Layers> {
     })
 }
 
-/// Layers with an MLP where the family's others have experts: leading ones, and those of a list.
+/// Layers with an MLP where other layers have experts: leading layers, and those of a list.
 pub(super) fn dense(words: &mut Words, traits: &Traits) -> Read<Vec<usize>> {
     if traits.mixers == Mixers::Mamba || traits.feed_forward == FeedForward::Mlp {
         return Ok(Vec::new());

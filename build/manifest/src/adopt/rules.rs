@@ -16,7 +16,7 @@ pub(super) struct Rule {
     pub format: Format,
 }
 
-/// The rules of a checkpoint with these matrices: for some layers, for all, and for the rest.
+/// Rules of a checkpoint with these matrices: for some layers, all layers, and all other matrices.
 pub(super) fn rules(matrices: &[Named]) -> Vec<Rule> {
     let present = Format::ALL.into_iter().rev();
     let present = present.filter(|format| matrices.iter().any(|named| sites(named, *format) > 0));

@@ -1,5 +1,5 @@
 //! Tensors of a checkpoint by name, compared with those of the model's family: the formats of
-//! matrices, and tensors that a checkpoint may have besides.
+//! matrices, and tensors that a checkpoint may have or lack.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;

@@ -95,8 +95,9 @@ fn written(text: &str) -> String {
 
 /// Tokens that end a reply in harmony: `<|return|>`, `<|call|>`, `<|endoftext|>`.
 const HARMONY_STOPS: [u64; 3] = [200_002, 200_012, 199_999];
-/// Ids of the special tokens of harmony, and the words of those that are not reserved.
+/// Ids of the special tokens of harmony.
 const HARMONY_IDS: RangeInclusive<u64> = 199_998..=200_018;
+/// Ids and words of harmony's special tokens that are not reserved.
 const HARMONY_WORDS: [(u64, &str); 10] = [
     (199_998, "startoftext"),
     (199_999, "endoftext"),

@@ -121,8 +121,8 @@ fn located(problem: ManifestError, words: &Words, facts: &[Fact]) -> ManifestErr
 
 /// Every fact that a configuration states differently.
 fn contradicted(words: &Words, family: Family, facts: &[Fact]) -> Vec<ManifestError> {
-    // Facts with a key were read from the configuration, so it need state only the family's;
-    // `params.json` must state all, as some are in that file alone.
+    // Facts with a key were read from the configuration, so `config.json` need state only the
+    // family's facts; `params.json` must state all, as some are in that file alone.
     let all = words.form == Form::Mistral;
     let alone = |fact: &Fact| Fact {
         required: fact.required && (all || fact.key == FAMILY),

@@ -14,7 +14,7 @@ use crate::schema::model::Form;
 /// Longest value that a problem shows whole, characters.
 const SHOWN: usize = 80;
 
-/// A value that cannot be read; its problem is among the others of `Words`.
+/// Mark of a value that cannot be read; `Words` has the problem.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Noted;
 
@@ -41,7 +41,7 @@ pub(super) fn shown(value: impl Display) -> String {
 }
 
 impl<'a> Words<'a> {
-    /// Value at a pointer into the text model's description, or else the file; null is none.
+    /// Value at a pointer into the text model's description, or else the file; null counts as none.
     pub fn stated(&self, pointer: &str) -> Option<(String, &'a Value)> {
         let places = [format!("/{TEXT}{pointer}"), pointer.to_string()];
         places.into_iter().find_map(|place| {
@@ -156,14 +156,14 @@ fn whole(value: &Value, range: &RangeInclusive<u64>) -> Option<u64> {
     value.as_u64().filter(|number| range.contains(number))
 }
 
-/// A finite number above 0.
+/// The value as a finite number above 0, if it is one.
 pub(super) fn positive(value: &Value) -> Option<f64> {
     value
         .as_f64()
         .filter(|number| number.is_finite() && *number > 0.0)
 }
 
-/// A text.
+/// The value as a text, if it is one.
 pub(super) fn text(value: &Value) -> Option<String> {
     value.as_str().map(String::from)
 }

@@ -3,7 +3,7 @@
 
 /// Time between two tokens, milliseconds: a minute.
 pub(crate) const MILLISECONDS: u64 = 60_000;
-/// Widths: `hidden`, and inner ones, elements.
+/// Width of hidden states, and inner widths, elements.
 pub(crate) const WIDTH: u64 = 1 << 17;
 /// Heads of queries, keys or values in a layer.
 pub(crate) const HEADS: u64 = 1 << 10;
@@ -21,7 +21,7 @@ pub(crate) const TAPS: u64 = 1 << 6;
 pub(crate) const POSITIONS: u64 = 1 << 27;
 /// Tokens that all KV pages hold together.
 pub(crate) const KV_TOKENS: u64 = 1 << 28;
-/// Sequences with a slot; also requests that wait for one.
+/// Sequences with a slot; also requests that wait for a slot.
 pub(crate) const REQUESTS: u64 = 1 << 16;
 /// Number of a vision tower's tensors.
 pub(crate) const TENSORS: u64 = 1 << 20;
@@ -29,7 +29,7 @@ pub(crate) const TENSORS: u64 = 1 << 20;
 pub(crate) const BYTES: u64 = 1 << 50;
 /// Memory bandwidth, bytes per second.
 pub(crate) const BANDWIDTH: u64 = 1 << 50;
-/// Multiprocessors of a GPU; also resident threads of one.
+/// Multiprocessors of a GPU; also resident threads of a multiprocessor.
 pub(crate) const SMS: u64 = 1 << 14;
 /// Shared memory of a thread block, bytes.
 pub(crate) const SHARED_BYTES: u64 = 1 << 24;
@@ -37,9 +37,9 @@ pub(crate) const SHARED_BYTES: u64 = 1 << 24;
 pub(crate) const CAPABILITY: u32 = 999;
 /// Base of RoPE's frequencies.
 pub(crate) const ROPE_THETA: f64 = 1e12;
-/// Cap that logits approach.
+/// Softcap of the output logits, `cap * tanh(logit / cap)`.
 pub(crate) const LOGITS: f64 = 1e6;
 /// Epsilon of RMS norms.
 pub(crate) const NORM_EPS: f64 = 1e-2;
-/// Factors of RoPE's scaling for long contexts.
+/// Factor of RoPE's scaling for long contexts, such as YaRN's `factor`.
 pub(crate) const SCALING: f64 = 1e6;

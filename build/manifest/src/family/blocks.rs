@@ -45,7 +45,7 @@ impl Place {
         }
     }
 
-    /// Outside of layers.
+    /// The tensors outside of layers.
     pub fn whole() -> Place {
         Place {
             prefix: "".into(),
@@ -53,7 +53,7 @@ impl Place {
         }
     }
 
-    /// The tensors of a block here.
+    /// The tensors of block `block` in this place.
     pub fn within(&self, block: &str) -> Place {
         Place {
             prefix: format!("{}{block}.", self.prefix).into(),
@@ -334,7 +334,7 @@ pub(super) fn router(target: &Target, place: &Place, block: &str) -> Row {
     place.matrix(Role::Router, &name, moe.experts, hidden)
 }
 
-/// One tensor for each matrix of each expert; names of gate, up and down.
+/// Tensors of experts, one for each matrix; `names` are those of gate, up and down.
 pub(super) fn named_experts(
     target: &Target,
     place: &Place,

@@ -89,7 +89,7 @@ fn prediction(target: &Target) -> Vec<Row> {
     rows
 }
 
-/// Attention under the name `mixer`, which every block has here.
+/// Attention under the name `mixer`, which every block has in this family.
 fn attending(target: &Target, place: &Place) -> Vec<Row> {
     let mut rows = attention(target, place, &target.model.attention);
     for row in &mut rows {

@@ -25,7 +25,7 @@ pub struct Recurs {
     pub(crate) numbers: &'static [Number],
     /// Elements of a sequence's state in one layer: of matrices, and of convolution tails.
     pub(crate) state: fn(&Model) -> [u64; 2],
-    /// Columns of the output projection, and the key and value of the fact that decides them.
+    /// Key and value of the fact that decides the output projection's columns; number of columns.
     pub(crate) columns: fn(&Model) -> ((&'static str, u64), u64),
 }
 
@@ -52,7 +52,7 @@ pub(crate) const MAMBA: Recurs = Recurs {
     ..GDN
 };
 
-/// The shape of a delta rule, either mixer's.
+/// Shape of the recurrent mixer, Gated DeltaNet or Mamba-2.
 fn delta(target: &Target) -> Shape {
     let (gdn, mamba) = (target.model.gdn(), target.model.mamba.as_ref());
     let (doc, of, normed, numbers) = match mamba {

@@ -74,7 +74,7 @@ const CLAMP: f64 = 7.0;
 /// Factor in the sigmoid of a clamped gate: `shapes::ALPHA` of the server.
 const ALPHA: f64 = 1.702;
 
-/// A family, and those of its layers that have an MLP where others have experts.
+/// A family, and those of its layers that have an MLP where other layers have experts.
 pub(crate) struct Layers<'a> {
     traits: &'a Traits,
     dense: &'a [usize],
@@ -99,7 +99,7 @@ impl Layers<'_> {
         json!(self.traits.activation.words())
     }
 
-    /// `number` in families with clamped gates; null in others.
+    /// `number` in families with clamped gates; null in other families.
     fn clamped(&self, number: f64) -> Value {
         let is = self.traits.activation == Activation::Clamped;
         is.then_some(number).into()

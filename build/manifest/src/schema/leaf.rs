@@ -107,7 +107,7 @@ pub enum Patterns {
 }
 
 impl Patterns {
-    /// The patterns, in the order of the manifest.
+    /// Patterns as a slice in the manifest's order, whether it states one or a list.
     pub fn patterns(&self) -> &[String] {
         match self {
             Patterns::One(pattern) => std::slice::from_ref(pattern),
@@ -184,6 +184,6 @@ pub struct Op {
     pub threads: u64,
     /// Most rows of a launch, for `moe` only; absent: as many as a block can plan.
     pub rows: Option<u64>,
-    /// Reason for this kernel and these numbers.
+    /// Reason for the choice of the kernel and of its numbers.
     pub why: String,
 }

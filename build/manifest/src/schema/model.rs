@@ -84,7 +84,7 @@ pub struct Model {
     /// Number by whose square root attention scores are divided, in families whose configurations
     /// state it; absent: the width of a head.
     pub query_pre_attn_scalar: Option<u64>,
-    /// Cap that logits approach, as `cap tanh(logit / cap)`; absent: none.
+    /// Softcap of the output logits, `cap tanh(logit / cap)`; absent: none.
     pub logit_cap: Option<f64>,
     /// The decoder layers.
     pub layers: Layers,
@@ -295,7 +295,7 @@ impl Attention {
     }
 }
 
-/// Latents that attention layers are over, beside the table `[attention]`.
+/// Numbers of attention over latents (MLA) that the table `[attention]` does not have.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Latent {

@@ -13,9 +13,11 @@ use crate::dist::commit;
 use crate::server::Server;
 use crate::site::{Failure, Site};
 
-/// Keys of a baseline that identify the measured binary and machine.
+/// Key of a baseline for the commit that was measured.
 const COMMIT: &str = "commit";
+/// Key of a baseline for the SHA-256 of the measured binary.
 pub const DIGEST: &str = "binary_sha256";
+/// Key of a baseline for the machine that ran the binary.
 const MACHINE: &str = "machine";
 
 /// Measure a target and compare with its baseline. Arguments after `--` go to the binary's `bench`.

@@ -78,7 +78,7 @@ pub fn build(site: &Site, target: Option<&str>, explain: bool) -> Result<PathBuf
 pub struct Built {
     /// Path of the published binary.
     pub binary: PathBuf,
-    /// Paths in the store of the further outputs that were requested.
+    /// Paths in the store of the outputs that were requested beside the binary.
     pub besides: Vec<PathBuf>,
 }
 

@@ -119,8 +119,8 @@ pub fn check(site: &Site) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Table of targets that serve: memory with all KV pages, tokens in these, bytes of 1,024 tokens,
-/// and number of agents whose prompts all fit.
+/// Table of targets that serve: memory with all KV pages, tokens in these pages, bytes of 1,024
+/// tokens, and number of agents whose prompts all fit.
 fn sizing(site: &Site) -> Result<String, Failure> {
     let mut table = "| target | memory | tokens | 1 Ki tokens |".to_string();
     for length in AGENTS {
@@ -205,7 +205,7 @@ fn row(kept: &Map<String, Value>) -> String {
     row
 }
 
-/// Measurements of another server beside this one.
+/// Measurements of another server and of this one, on the same card.
 #[derive(Deserialize)]
 struct Compared {
     peer: String,

@@ -109,7 +109,7 @@ fn content(path: &Path) -> Result<Vec<u8>, String> {
     }
 }
 
-/// Writes all files, or none if one exists.
+/// Writes all files, or none if one of them exists already.
 fn write(root: &Path, adopted: &Adopted) -> Result<(), Failure> {
     let mut written: Vec<PathBuf> = Vec::new();
     for (file, text) in &adopted.files {

@@ -48,7 +48,7 @@ type Run = Box<dyn Fn(&Work<'_>) -> Result<(), Failure> + Send + Sync>;
 pub enum Schedule {
     /// The step runs after the previous step of this kind, in the order of the list.
     InOrder,
-    /// The step runs beside later ones, on a free lane; it ends before the next that runs alone.
+    /// The step runs beside later ones, on a free lane; it ends before the next `Alone` step.
     Beside,
     /// The step runs while no other step does, for example because the step measures time.
     Alone,
@@ -59,8 +59,8 @@ pub enum Schedule {
 pub enum Tier {
     /// Suite that every machine runs.
     Suite,
-    /// Steps of `test --all` alone, which the CI matrix runs: further cases of promises for which
-    /// the suite tries one example.
+    /// Steps of `test --all` alone, which the CI matrix runs: more cases of promises for which the
+    /// suite tries one example.
     All,
 }
 
@@ -202,12 +202,14 @@ const BROWSER: &str = "chromium";
 const PROXIES: &str = "scripts/proxies.py";
 const PROXY_NAMES: [&str; 3] = ["nginx", "caddy", "haproxy"];
 
-/// Example program with the model inside, shown in src/README.md, and the text it must print.
+/// Example program with the model inside, shown in src/README.md.
 const EXAMPLE: &str = "embed";
+/// Texts that the example must print.
 const EXAMPLE_SAYS: [&str; 2] = ["Paris", "42"];
 
-/// Script that measures a server over HTTP; the suite runs a short form, and its error cases.
+/// Script that measures a server over HTTP; the suite runs a short form.
 const SWEEP: &str = "scripts/sweep.py";
+/// Tests of [`SWEEP`], its error cases among them, against a stub server.
 const SWEEP_TEST: &str = "scripts/sweep_test.py";
 
 /// All steps, or those of one target.
@@ -315,8 +317,8 @@ pub fn steps(site: &Site, target: Option<&str>) -> Result<Vec<Step>, Failure> {
 }
 
 /// Golden steps for both formats of `tiny`, and for few of the small random models: each part of
-/// layer math and each format is shown by one model, which is one with real weights, the default
-/// target, or the random model that shows most.
+/// layer math and each format is tested by one model: a model with real weights, the default
+/// target, or the random model that tests most of them.
 fn golden_steps(site: &Site, leaves: &[String]) -> Result<Vec<Step>, Failure> {
     let is_golden = |leaf: &&String| leaf.starts_with(RANDOM) || TINY.contains(&leaf.as_str());
     let goldens = leaves.iter().filter(is_golden);
@@ -388,7 +390,7 @@ fn room_step(site: &Site, (package, folder, compared): Room) -> Result<Step, Fai
 }
 
 /// Arguments of cargo for tests of the model's crate. Optimising the crate would take four times as
-/// long as the tests; without, the standard library also checks unsafe code.
+/// long as the tests; without optimisation, the standard library also checks unsafe code.
 const MODEL_TESTS: &str = "-p model --features testing --lib --no-fail-fast";
 
 /// Step with the tests of the model's crate for the default target.
@@ -521,7 +523,7 @@ fn goldens_are_there(root: &Path, target: &str) -> Result<(), Failure> {
     })
 }
 
-/// Steps of a model with real weights: as it is served, and the rounding of its weights, if any.
+/// Steps of a model with real weights: its replies, and its rounded weights if it has some.
 fn real_steps(site: &Site, leaf: &str) -> Result<Vec<Step>, Failure> {
     let step = |what: &str, protects, script, run: fn(&Work<'_>) -> Result<(), Failure>| {
         let step = script_step(format!("{what} {leaf}"), protects, ["python3"], run).of(leaf);

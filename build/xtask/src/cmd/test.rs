@@ -39,7 +39,7 @@ pub struct Test {
     /// print why each step runs, and what it reads
     #[argh(switch)]
     explain: bool,
-    /// leave out the steps that serve a binary or look at other targets: what an edit wants to know
+    /// leave out the steps that serve a binary or look at other targets, for a quick check
     #[argh(switch)]
     changed: bool,
     /// run also what the workflows run: more models, and the kernels of every family

@@ -201,7 +201,7 @@ fn contents(plan: &mut Plan, target: &Target, made: &Made) -> Result<ActionId, E
     plan.graph.add(action)
 }
 
-/// Adds an action that compresses the output `file` of `from`; returns what it leaves.
+/// Adds an action that compresses the output `file` of `from`; returns the compressed file.
 fn compressed(
     plan: &mut Plan,
     from: ActionId,

@@ -8,7 +8,7 @@ use std::path::Path;
 use super::digest::Digest;
 use super::error::Error;
 
-/// Changed facts that are listed; further ones are counted.
+/// Most changed facts that are listed; of any more, only the number is told.
 const CHANGES_SHOWN: usize = 8;
 
 /// Reason for which the outputs of an action were not in the store.

@@ -16,7 +16,7 @@ use super::explain::{self, Reason};
 use super::progress::Progress;
 use super::store::{self, Kind, Lookup, Store, Stored};
 
-/// Folder in the action's own with a link to each declared tool; it is the whole `PATH`.
+/// Folder inside of an action's folder with links to the declared tools: the action's whole `PATH`.
 const TOOLS_FOLDER: &str = ".tools";
 
 /// Bytes of a failed action's output that are shown; the whole output is in `.atlas/log`.
@@ -509,8 +509,8 @@ impl Site {
         Ok(site)
     }
 
-    /// Makes the folder of an output, without an earlier run's output, which must not pass for this
-    /// one.
+    /// Makes the folder of an output, without an earlier run's output, which must not pass for an
+    /// output of this run.
     fn clear(&self, output: &super::action::Output) -> Result<(), Error> {
         let path = output.within(&self.work, &self.cache);
         store::remove_all(&path).map_err(Error::io("remove", &path))?;

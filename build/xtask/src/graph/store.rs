@@ -130,7 +130,7 @@ impl Store {
         self.lock.try_clone()
     }
 
-    /// Path of the record that lists a key's outputs; its time stamp is that of their last use.
+    /// Path of the record that lists a key's outputs; the record's time stamp is their last use.
     pub fn record_path(&self, key: &Digest) -> PathBuf {
         self.atlas.join("store/action").join(key.to_string())
     }
