@@ -39,7 +39,7 @@ pub struct Endpoint {
 
 impl Endpoint {
     /// # Errors
-    /// States what is wrong with the URL.
+    /// States the fault of the URL.
     pub fn parse(url: &str, key: Option<String>) -> Result<Endpoint, String> {
         let bad = |why: &str| format!("--url {url}: {why}, for example http://127.0.0.1:8000");
         let uri: Uri = url.parse().map_err(|_| bad("it must be a URL"))?;
@@ -64,7 +64,7 @@ impl Endpoint {
     }
 
     /// # Errors
-    /// The reason in words, as for all errors of this module.
+    /// The reason why the server cannot be reached, in words.
     pub async fn connect(&self) -> Result<Connection, String> {
         let refused = |cause: &dyn std::fmt::Display| format!("cannot reach {}: {cause}", self.url);
         let address = (self.host.as_str(), self.port);
@@ -111,7 +111,7 @@ impl Ask<'_> {
 #[derive(Clone, Debug)]
 pub struct Outgoing {
     pub path: String,
-    /// Further headers, beside host, key and content type.
+    /// Headers in addition to host, key and content type.
     pub headers: Vec<(String, String)>,
     pub body: String,
 }
@@ -432,7 +432,7 @@ pub struct Transcript {
 }
 
 impl Transcript {
-    /// Takes the data of an event that came at a time of the caller's clock.
+    /// Takes the data of an event; `at` is the time since a start that the caller chooses.
     pub fn take(&mut self, data: &str, at: Duration) {
         if data == END_OF_STREAM {
             self.ended = true;
@@ -457,7 +457,7 @@ impl Transcript {
     }
 
     /// # Errors
-    /// When the reply was cut short or is not of so many tokens.
+    /// When the reply was cut short or does not have `tokens` tokens.
     pub fn finish(self, tokens: usize) -> Result<Timings, String> {
         let generated = self.reply.completion_tokens;
         match self.error {

@@ -37,7 +37,7 @@ pub(super) struct Figures {
     #[serde(skip)]
     pub name: &'static str,
     pub streams: usize,
-    /// Number of replies that the figures count.
+    /// Number of complete replies, from which the figures are computed.
     pub replies: usize,
     pub errors: usize,
     /// Mean tokens per prompt, as the server counts them.

@@ -167,7 +167,7 @@ fn measure(options: &Options) -> Result<Report, Failure> {
     runtime.block_on(load::measure(&endpoint, model, &scenarios, options.pid))
 }
 
-/// Scenarios by name, or the one that the numbers describe.
+/// Scenarios by name, or the one that the options for streams, requests and tokens describe.
 fn scenarios(options: &Options) -> Result<Vec<Scenario>, Failure> {
     let (streams, requests) = (options.streams, options.requests);
     let numbers = [streams, requests, options.prompt_tokens, options.max_tokens];

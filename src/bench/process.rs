@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// Resident memory of the server.
+/// Resident memory of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Memory {
     /// Resident memory now (`VmRSS`).

@@ -1,4 +1,4 @@
-//! Reports of the figures: a table and JSON.
+//! Reports of a load test's figures: a table and JSON.
 
 use std::fmt::Write;
 
@@ -67,7 +67,7 @@ impl Report {
     }
 }
 
-/// Scenarios as a map by name, so that a figure keeps its path when others are added or left out.
+/// Scenarios as a map by name: a figure keeps its path when scenarios are added or left out.
 fn by_name<S: Serializer>(scenarios: &[Figures], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_map(scenarios.iter().map(|figures| (figures.name, figures)))
 }

@@ -62,7 +62,8 @@ struct Report {
     bytes: u64,
     /// Bytes of weights that were read directly, bypassing the page cache.
     bytes_direct: u64,
-    /// Reason why a file of the weights is read only through the page cache, if one is.
+    /// Reason why a file of the weights is read only through the page cache, if there is such a
+    /// file.
     detour: Option<String>,
 }
 
@@ -102,7 +103,7 @@ pub fn start(options: &StartOptions) -> Result<(), Failure> {
     show(&Report::median(&runs), options)
 }
 
-/// Prints and writes the figures.
+/// Prints the table of a report, and writes its JSON if the options name a file.
 fn show(report: &Report, options: &StartOptions) -> Result<(), Failure> {
     let json = serde_json::to_string_pretty(report).expect("plain numbers and strings") + "\n";
     match &options.json {
@@ -119,7 +120,7 @@ fn show(report: &Report, options: &StartOptions) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Starts the model in this process, passes the measurement to `tell`, and ends the model.
+/// Starts the model in this process, passes the measurement to `show`, and ends the model.
 fn here(files: &Files, show: impl FnOnce(&Report) -> Result<(), Failure>) -> Result<(), Failure> {
     let begun = Instant::now();
     boot::preflight(files, boot::THREADS)?;

@@ -35,7 +35,7 @@ pub struct About {
     page: Option<Page>,
 }
 
-/// File with the public key of releases from the repository; only a comment before there was one.
+/// File of the repository with the public key of releases; only a comment if there is no key yet.
 const PUBLIC_KEY: &str = include_str!("../../packaging/atlas.pub");
 
 /// Prints the requested part to standard output.

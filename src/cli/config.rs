@@ -17,7 +17,7 @@ const FLAG: &str = "--config";
 const WEIGHTS: &str = "weights";
 /// Flags that have no meaning in the file.
 const OF_COMMANDS: [&str; 3] = ["help", "config", "print-config"];
-/// Bytes of the largest file.
+/// Bytes of the largest configuration file.
 const BYTES_MAX: u64 = 1024 * 1024;
 /// Pairs of settings of which the first overrides the second: a socket replaces an address.
 const ALTERNATIVES: [(&str, &str); 4] = [
@@ -70,7 +70,7 @@ pub fn read(command: &[&str], arguments: &[&str]) -> Result<Merged, Reading> {
     })
 }
 
-/// Reason why `serve` does not start with these arguments.
+/// Reason why `serve` does not start with the given arguments.
 #[derive(Debug)]
 pub enum Reading {
     /// The command line asks for help, or is wrong.

@@ -77,7 +77,7 @@ fn memory(layout: Layout) -> Finding {
     Ok(plan.lines().join("\n     "))
 }
 
-/// Lines about memory for prompts: the host's, unless the device uses the same, and a disk's.
+/// Lines about memory for prompts: the host's, unless it is also the device's, and a disk's.
 fn tiers() -> Vec<String> {
     let host = Backend::host_memory();
     let most = host.bytes.filter(|_| target::HOST_RESERVE.is_none());

@@ -52,8 +52,8 @@ const PORT_DEFAULT: u16 = 8000;
 /// Threads of the server: for connections; to accept connections and wait for signals; to read
 /// files again; to write two log files.
 pub const THREADS: usize = IO_THREADS * OF_RUNTIME + 1 + 1 + 2;
-/// Part, one in so many, of the host's memory for prompts through which a disk is read if no size
-/// is given. Longer prompts are not kept on the disk.
+/// Divisor of the host's memory that prompts may take, for the share through which a disk is read
+/// if no size is given. Prompts longer than the share are not kept on the disk.
 const STAGING_PART: u64 = 8;
 /// Most bytes of the host's memory through which a disk is read if no size is given.
 const STAGING_MAX: u64 = 4 << 30;
@@ -321,7 +321,7 @@ fn host_cache_bytes(options: &Serve) -> usize {
     asked.or(staging).unwrap_or(0) as usize
 }
 
-/// Options of the disk for prompts; None without the settings.
+/// Options of the disk for prompts; None unless the flags name its directory and its size.
 fn disk(options: &Serve, files: &Files) -> Option<disk::Options> {
     let (path, size) = (options.cache_dir.clone()?, options.cache_disk.as_ref()?);
     let daily = options.cache_disk_daily.as_ref().unwrap_or(size);
@@ -353,7 +353,7 @@ fn require_keys(options: &Serve) -> Result<(), Failure> {
     Err(Exit::Usage.failure(message))
 }
 
-/// TLS for the connections to the port, if it is set.
+/// TLS for the connections to the port, if the flags name a certificate.
 fn tls(options: &Serve) -> Result<Option<Tls>, Failure> {
     match (&options.tls_cert, &options.tls_key) {
         (None, None) => Ok(None),
@@ -442,7 +442,7 @@ async fn serve(
     warm: Option<Warm>,
     homes: Vec<Home>,
 ) -> Result<(), Failure> {
-    // The default action of this signal would end the process.
+    // The default action of SIGHUP would end the process.
     let hangup = on_signal(SignalKind::hangup())?;
     let progress = Arc::new(Progress::default());
     let reported = progress.clone();
@@ -547,7 +547,7 @@ async fn live(
     }
 }
 
-/// Waits until requests are answered; returns the text side, or None if the engine has stopped.
+/// Waits until requests are answered; returns the chat model, or None if the engine has stopped.
 async fn ready(
     engine: &Handle,
     chat: TextSide,

@@ -1,4 +1,4 @@
-//! `verify`: checks that the files are those that this binary was built for.
+//! `verify`: checks that the files of the weights are those that this binary was built for.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -204,7 +204,7 @@ fn block(files: &Files, progress: &Arc<Progress>) -> Result<(), Failure> {
     ))
 }
 
-/// Checks that the tokenizer can encode texts; returns the text side, if the model has one.
+/// Checks that the tokenizer can encode texts; returns the chat model, if the target has one.
 fn text(files: &Files) -> Result<Option<ChatModel>, Failure> {
     if target::TOKENIZER_FILE.is_empty() {
         boot::print("--   the model has no tokenizer and no chat template\n")?;

@@ -29,7 +29,7 @@ use http::state::Service;
 use model::target::{FACTS, PAGE};
 use text::chat::{ChatModel, Prompt};
 
-/// Bytes of the largest file.
+/// Bytes of the largest file of conversations.
 const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Most conversations in a file.
 const CONVERSATIONS_MAX: usize = 4096;

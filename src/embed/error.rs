@@ -18,7 +18,7 @@ pub enum Error {
         field: Option<String>,
         problem: String,
     },
-    /// The queue of requests is full; begin another once a reply is complete.
+    /// The queue of requests is full; send the request again once a reply is complete.
     #[error("as many requests wait as may; wait for a reply")]
     Busy,
     /// The model failed; this engine answers no further requests.

@@ -49,7 +49,7 @@ pub struct Stream {
     finish: Option<Finish>,
     /// Whether no further event follows.
     ended: bool,
-    // Declared after the generation, to be dropped after it: the engine ends only after all
+    // Dropped after the generation, which is declared first: the engine ends only after all
     // replies.
     _loaded: Arc<Loaded>,
 }
@@ -115,12 +115,12 @@ impl Stream {
         }
     }
 
-    /// Ids of the tokens so far.
+    /// Ids of the tokens of the reply so far.
     pub fn tokens(&self) -> &[TokenId] {
         &self.tokens
     }
 
-    /// Token counts so far.
+    /// Token counts of the prompt and of the reply so far.
     pub fn usage(&self) -> Usage {
         self.generation.usage()
     }
@@ -130,7 +130,7 @@ impl Stream {
         self.finish.filter(|_| self.ready.is_empty())
     }
 
-    /// The rest of the reply, complete; blocks.
+    /// Reply made of the pieces that have not been taken yet; blocks until it is complete.
     ///
     /// # Errors
     /// [`Error::Engine`], if the model fails.

@@ -14,7 +14,7 @@ pub const POOLS: usize = 4;
 pub const POOL_BYTES: u64 = 128 * 1024 * 1024;
 /// Bytes from which a block lies outside of the arenas and returns to the system when freed.
 const LARGE_BLOCK_BYTES: i32 = 1024 * 1024;
-/// Bytes below a stack frame that calls from it may be using.
+/// Bytes below the frame of `trim_stack` that the function's own calls may use.
 const STACK_RETAINED_BYTES: usize = 128 * 1024;
 /// Exit code of the process, the same as `Exit::Unavailable`.
 const EXIT: i32 = 69;
@@ -107,11 +107,11 @@ pub fn trim_stack() {
     unsafe { libc::madvise(lowest, unused, libc::MADV_DONTNEED) };
 }
 
-/// Nothing: other C libraries have no such parameters.
+/// Does nothing: other C libraries have no such parameters.
 #[cfg(not(target_env = "gnu"))]
 pub fn prepare() {}
 
-/// Nothing: other C libraries have no such call.
+/// Does nothing: other C libraries have no call that returns free memory.
 #[cfg(not(target_env = "gnu"))]
 pub fn trim() {}
 

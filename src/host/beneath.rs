@@ -114,7 +114,7 @@ const FOLDER: OFlags = LOOK.union(OFlags::DIRECTORY);
 const AT_ONCE: OFlags = OFlags::NONBLOCK
     .union(OFlags::NOCTTY)
     .union(OFlags::CLOEXEC);
-/// Most links on the way to one folder, as in the kernel.
+/// Most links that are followed to open one folder, as in the kernel.
 const LINKS_MAX: usize = 40;
 
 /// An open folder.
@@ -260,7 +260,7 @@ impl Dir {
     /// The operating system's error, such as for a file of another file system.
     pub fn link(&self, file: &File, path: &Beneath) -> io::Result<()> {
         let (holder, name) = self.holder(path)?;
-        // Linked by its handle: the file's old name may lead to another file by now.
+        // The link is made by handle: the file's old name may lead to another file by now.
         let from = format!("/proc/self/fd/{}", file.as_raw_fd());
         let follow = AtFlags::SYMLINK_FOLLOW;
         Ok(linkat(CWD, from, &holder, name.as_str(), follow)?)
@@ -390,7 +390,7 @@ impl Dir {
 
 const NOFOLLOW: AtFlags = AtFlags::SYMLINK_NOFOLLOW;
 
-/// The error `InvalidInput`, whose problem says what to do where that helps.
+/// Error `InvalidInput` with the text `problem`, which also names the fix if there is one.
 pub fn refusal(problem: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, problem.into())
 }

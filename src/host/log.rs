@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 /// Level of the process. Nothing is written until a level is set.
 static LEVEL: AtomicU8 = AtomicU8::new(Level::Silent as u8);
 
-/// Amount of lines for the operator.
+/// Level of detail of the lines for the operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
     Silent,

@@ -1,5 +1,5 @@
 //! Files that an operator names: keys, certificates, settings, conversations, golden tokens; and
-//! files of lines that are written for one.
+//! files of lines that are written for an operator.
 //!
 //! Only regular files of a bounded size are read, perhaps through links: a pipe might wait for
 //! ever, and a device never ends. Opening a device may already have an effect, so the status of the
@@ -59,8 +59,7 @@ pub struct NotWritten {
     pub torn: bool,
 }
 
-/// Removes the last `bytes` bytes, which this process has written, unless others have appended
-/// more.
+/// Removes the last `bytes` bytes, which this process wrote, unless another process has appended.
 fn take_back(mut file: &File, bytes: usize) -> io::Result<()> {
     if bytes == 0 {
         return Ok(());

@@ -16,7 +16,7 @@ pub fn cores() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Elements for which another thread takes longer to start than it saves.
+/// Most elements that one thread fills alone: starting another one would take longer.
 const FILLED_ALONE: usize = 1 << 16;
 
 /// Fills `all` in parts, on all cores if it is long: `fill` gets the index of a part's first

@@ -78,7 +78,7 @@ pub struct WholeBody {
 ///
 /// # Errors
 /// 413 beyond the size, 408 beyond a timeout, 503 beyond the memory, 400 when the client's framing
-/// is broken. The connection is closed after each.
+/// is broken. The connection is closed after each of these errors.
 pub async fn read<B>(body: B, memory: &Memory) -> Result<WholeBody, ApiError>
 where
     B: Body<Data = Bytes> + Unpin,

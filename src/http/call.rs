@@ -33,11 +33,11 @@ const TRACEPARENT: &str = "traceparent";
 /// A request while it is answered. Its access log line is written when the last reference drops.
 #[derive(Debug)]
 pub struct Call {
-    /// Marks the connection as being answered.
+    /// Guard that counts the request among those of its connection that are being answered.
     asked: Asked,
     /// Number by which the engine distinguishes calls.
     number: u64,
-    /// The API key that came with the request.
+    /// Id of the API key that came with the request.
     key: OnceLock<KeyId>,
     /// Id from the client, or a new one. The id is returned and logged, and has no other meaning.
     pub id: HeaderValue,
@@ -146,19 +146,19 @@ impl Call {
         keys::domain(self.key(), salt)
     }
 
-    /// Sets the answer's status.
+    /// Sets the status of the answer, for the access log.
     pub fn answered(&self, status: StatusCode) {
         self.status.store(status.as_u16(), Ordering::Relaxed);
     }
 
-    /// Sets the body of the request.
+    /// Records the body of the request, if requests are dumped.
     pub fn asked(&self, body: &WholeBody) {
         if let Some(recording) = &self.recording {
             recording.asked(body);
         }
     }
 
-    /// Appends to the recorded body of the answer.
+    /// Appends to the recorded body of the answer, if requests are dumped.
     pub fn responded(&self, bytes: &[u8]) {
         if let Some(recording) = &self.recording {
             recording.add_answer(bytes);

@@ -30,7 +30,7 @@ pub struct ApiError {
     /// Requested tokens and the limit, if the context is too short.
     pub context: Option<(usize, usize)>,
     pub retry_after_s: Option<u64>,
-    /// Whether the connection cannot be used further.
+    /// Whether the connection must be closed after the error.
     pub close: bool,
     /// Whether the answer asks a browser for a password.
     pub asks_password: bool,
@@ -71,7 +71,7 @@ impl ApiError {
         ApiError::new(StatusCode::BAD_REQUEST, message)
     }
 
-    /// Error for a prompt and reply that do not fit: `tokens` wanted and their limit.
+    /// Error for a prompt and reply that exceed the context: tokens wanted, and the limit.
     pub fn context(param: &str, (tokens, limit): (usize, usize), problem: &str) -> ApiError {
         let message =
             format!("This model's maximum context length is {limit} tokens. However, {problem}");
@@ -83,8 +83,8 @@ impl ApiError {
         }
     }
 
-    /// Error for a conversation that would have to be stored. By its code clients start over
-    /// without.
+    /// Error for a conversation that would have to be stored. Clients read the code, and then send
+    /// whole conversations.
     pub fn thread(param: &str) -> ApiError {
         let problem = "conversations are not kept here; send the whole of one without it";
         ApiError::field(param, problem).coded(THREAD_UNSUPPORTED)

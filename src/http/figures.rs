@@ -9,7 +9,7 @@ use host::histogram::Histogram;
 #[derive(Clone, Copy)]
 pub struct Foreseen;
 
-/// Figures of the server itself.
+/// Metrics of the server itself, not of its engine.
 #[derive(Debug, Default)]
 pub struct ServerFigures {
     /// Gauge: open connections.
@@ -21,7 +21,7 @@ pub struct ServerFigures {
 }
 
 impl ServerFigures {
-    /// Counts a response. A request for a feature that is not offered is the client's mistake.
+    /// Counts a response. Status 501 counts as 4xx: the client has asked for a feature not offered.
     pub fn count_response<B>(&self, response: &hyper::Response<B>) {
         if response.extensions().get::<Foreseen>().is_some() {
             return;

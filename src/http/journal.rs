@@ -97,7 +97,7 @@ impl Journal {
 impl Drop for Journal {
     fn drop(&mut self) {
         drop(self.lines.take());
-        // Ends with the thread, or after a limited time if the file accepts no more data.
+        // The wait ends with the thread, or after a limited time if the file accepts no more data.
         let written = self.written.get_mut();
         let written = written.unwrap_or_else(PoisonError::into_inner);
         let _ = written.recv_timeout(JOURNAL_FLUSH_TIMEOUT);

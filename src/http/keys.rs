@@ -110,7 +110,7 @@ impl Keys {
         digest.finalize().into()
     }
 
-    /// Number of keys.
+    /// Number of keys that the server accepts.
     pub fn count(&self) -> usize {
         self.current().len()
     }
@@ -150,7 +150,7 @@ impl Keys {
         let keys = bearer.chain(plain).map(KeyId::of);
         for key in keys.chain(passwords.map(|password| KeyId::of(&password))) {
             sent = true;
-            // All digests are compared, so that time does not tell which one matched.
+            // All digests are compared, so that the time does not show which digest matched.
             let is_known = is_known(digests.iter(), &key.0);
             known = known.or(is_known.then_some(key));
         }
@@ -164,14 +164,14 @@ impl Keys {
     }
 }
 
-/// Looks at every digest, so that time does not tell which one matches.
+/// Compares every digest, so that the time does not show which digest matches.
 fn is_known<'d>(digests: impl Iterator<Item = &'d Sha256Digest>, presented: &Sha256Digest) -> bool {
     digests.fold(false, |known, digest| {
         known | are_equal(digest.iter().zip(presented))
     })
 }
 
-/// Compares every byte, so that time does not tell where the first difference is.
+/// Compares every byte, so that the time does not show where the first difference is.
 fn are_equal<'d>(pairs: impl Iterator<Item = (&'d u8, &'d u8)>) -> bool {
     let differs = pairs.fold(0, |differs, (a, b)| differs | (a ^ b));
     // `black_box` keeps the compiler from ending the loop at the first difference.

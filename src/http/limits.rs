@@ -71,7 +71,7 @@ pub const JOURNAL_FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Connections open at once, if the system lets the process open as many files.
 pub const CONNECTIONS_MAX: usize = 4096;
-/// Open files that are reserved for weights, logs and the rest.
+/// Open files that are reserved for everything but connections, such as weights and logs.
 pub const FILES_BESIDE_CONNECTIONS: usize = 64;
 /// Bytes of a file of recorded requests and answers.
 pub const DUMP_BYTES_MAX: u64 = 1024 * 1024 * 1024;
@@ -84,7 +84,7 @@ pub const IO_THREADS: usize = 2;
 pub const PARSERS_MAX: usize = 4;
 /// Jobs that parse large bodies at once, in addition to the small ones.
 pub const LARGE_PARSERS_MAX: usize = 2;
-/// Parsing jobs of each kind, and processors, that one client leaves to others.
+/// Parsing jobs of each kind, and processors, that one client leaves to other clients.
 pub const PARSERS_RESERVED: usize = 1;
 /// Time of a step of parsing, after which other jobs have the processor.
 pub const PARSING_STEP: Duration = Duration::from_millis(10);

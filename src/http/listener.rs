@@ -11,7 +11,7 @@ use tokio::net::{TcpListener, UnixListener, UnixSocket, UnixStream};
 
 /// Permissions of a socket in the file system: the server's user and group may connect.
 const SOCKET_MODE: u32 = 0o660;
-/// Connections that wait to be accepted.
+/// Most connections that may wait to be accepted.
 const BACKLOG: u32 = 1024;
 
 /// Acceptor of connections.
@@ -21,7 +21,7 @@ pub enum Listener {
     Unix(UnixListener, SocketFile),
 }
 
-/// A connection that was accepted, for any runtime; it does not block.
+/// An accepted connection that any runtime can take over; its socket does not block.
 #[derive(Debug)]
 pub enum Accepted {
     Tcp(net::TcpStream),
@@ -47,7 +47,7 @@ impl Listener {
         let socket = UnixSocket::new_stream()?;
         socket.bind(path)?;
         let file = SocketFile::of(path)?;
-        // Set before listening, so that nobody connects whom the mode keeps out.
+        // The mode is set before listening, so that nobody connects whom the mode keeps out.
         fs::set_permissions(path, Permissions::from_mode(SOCKET_MODE))?;
         Ok(Listener::Unix(socket.listen(BACKLOG)?, file))
     }

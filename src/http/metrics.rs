@@ -1,4 +1,4 @@
-//! `GET /metrics`: figures in the Prometheus text format (version 0.0.4).
+//! `GET /metrics`: metrics in the Prometheus text format (version 0.0.4).
 
 mod process;
 #[cfg(test)]
@@ -17,14 +17,14 @@ use super::journal::Journal;
 use super::settings::Compatibility;
 use super::state::{ServerState, Service};
 
-/// The page so far.
+/// Page of metrics, as far as it has been written.
 #[derive(Debug, Default)]
 struct Page {
     text: String,
 }
 
 impl Page {
-    /// Appends one figure, or several values of it that labels tell apart; nothing without values.
+    /// Appends a metric with its values, which labels tell apart; nothing if there are no values.
     fn series(
         &mut self,
         kind: &str,
@@ -42,7 +42,7 @@ impl Page {
     }
 }
 
-/// Appends rows to a page: the kind of a figure, its name, its meaning and its values.
+/// Appends rows to a page: the kind of a metric, its name, its meaning and its values.
 macro_rules! figures {
     ($page:ident: $($kind:ident $name:literal $help:literal => $values:expr,)*) => {
         $($page.series(stringify!($kind), $name, $help, $values);)*
@@ -50,12 +50,12 @@ macro_rules! figures {
 }
 use figures;
 
-/// A value without labels.
+/// Values of a metric that has one value and no labels.
 fn alone(value: u64) -> [(&'static str, f64); 1] {
     [("", value as f64)]
 }
 
-/// The whole page of figures.
+/// The whole page of metrics.
 pub fn page(state: &ServerState) -> String {
     let mut page = Page::default();
     build(&mut page, state.facts);

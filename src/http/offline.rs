@@ -17,7 +17,7 @@ use super::state::ServerState;
 /// Value of `Host`: a request must name a host, and this name is always allowed.
 const HERE: HeaderValue = HeaderValue::from_static("localhost");
 
-/// The answer to a request.
+/// Answer to a request that came without a connection.
 #[derive(Debug)]
 pub struct Answered {
     pub status: StatusCode,

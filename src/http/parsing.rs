@@ -2,10 +2,10 @@
 //!
 //! Jobs of small bodies are limited in number; jobs of large bodies are fewer, and also limited by
 //! the memory of all their results. Admitted jobs share the processors in steps of
-//! [`PARSING_STEP`]. Steps go to clients by the rule of the engine's slots, and no client may take
-//! all jobs or processors. Among equals the smallest body is next, and every other time the oldest
-//! job, so that none starves. A job whose client leaves ends at its next step, or at once if
-//! queued.
+//! [`PARSING_STEP`]. Steps go to clients by the rule that assigns the engine's slots, and no client
+//! may take all jobs or processors. Among jobs of equal rank the smallest body is next, and every
+//! other time the oldest job, so that none starves. If its client leaves, a job ends at its next
+//! step, or at once if queued.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -28,7 +28,7 @@ use super::limits::{
 };
 
 /// Most copies of a body's texts at a time: the body, JSON, messages, messages in the template's
-/// form, the rendered text, and that without marks of control tokens.
+/// form, the rendered text, and this text without marks of control tokens.
 const COPIES: usize = 6;
 /// Memory of a JSON value beside its text: its element in a list or, at worst, a growing map, and
 /// its key.
@@ -102,7 +102,7 @@ impl Parsing {
             bytes,
         };
         self.0.call();
-        // The sender is in the queue until the job is called, so this cannot fail before.
+        // The sender is in the queue until the job is called, so waiting cannot fail before.
         let _ = call.await;
         ticket
     }
@@ -354,8 +354,8 @@ impl Queue {
     }
 }
 
-/// Whether `job` may be admitted beside the `begun` ones. A large job without others may take any
-/// memory.
+/// Whether `job` may be admitted beside the `begun` ones. A large job may take any memory if no
+/// other large job has begun.
 fn is_admitted(job: &Job, begun: &[&Job]) -> bool {
     let is_alike = |other: &&Job| other.large == job.large;
     let alike = || begun.iter().copied().filter(is_alike);
@@ -368,8 +368,8 @@ fn is_admitted(job: &Job, begun: &[&Job]) -> bool {
     fits && alike().count() < most && leaves_some(job, most, alike())
 }
 
-/// Whether the client of `job` leaves some of `most` to others if it takes one more than in
-/// `taken`.
+/// Whether the client of `job` leaves some of `most` jobs to other clients if it takes one more
+/// than those in `taken`.
 fn leaves_some<'w>(job: &Job, most: usize, taken: impl Iterator<Item = &'w Job>) -> bool {
     let own = taken.filter(|other| other.source.client == job.source.client);
     own.count() + PARSERS_RESERVED < most

@@ -253,7 +253,8 @@ async fn answer(
     let (key, query) = (call.key(), request.uri().query());
     let value = match route {
         Route::Body(question) => {
-            // The future's state is large: boxed, so that connections need not reserve room for it.
+            // The future is boxed, since connections would have to reserve room for its large
+            // state.
             return Box::pin(body_answer(state, question, request, call)).await;
         }
         Route::Page => return Ok(page()),
@@ -546,7 +547,7 @@ fn meant(path: &str) -> Option<(&'static str, String)> {
     found.find(|(_, there)| there != path && !there.is_empty() && Route::find(there).is_some())
 }
 
-/// The chat page.
+/// Response with the chat page and its headers.
 fn page() -> Response<ResponseBody> {
     let page = Bytes::from_static(ui::PAGE.as_bytes());
     let mut response = Response::new(Either::Left(Full::new(page)));

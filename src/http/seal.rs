@@ -13,7 +13,7 @@ use super::limits::SEALED_BYTES_MAX;
 
 /// Prefix of text that this server sealed.
 const MARK: &str = "atlas:";
-/// Prefix of hashed data, which makes this module's digests differ from others of the same inputs.
+/// Prefix of hashed data, for digests that differ from other modules' digests of the same inputs.
 const PURPOSE: &[u8] = b"atlas sealed reasoning";
 const NONCE_BYTES: usize = 24;
 

@@ -48,7 +48,7 @@ pub struct Server {
     state: Arc<ServerState>,
     connections_max: usize,
     tls: Option<Tls>,
-    /// Runtimes for the connections; if empty, the one that runs the server.
+    /// Runtimes for the connections; if empty, connections are on the server's own runtime.
     homes: Vec<Home>,
 }
 
@@ -222,7 +222,7 @@ async fn linger(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) {
     let _ = timeout(LINGER_TIMEOUT, reading).await;
 }
 
-/// Shakes hands with a client, then serves it.
+/// Completes the TLS handshake with a client, then serves the connection.
 async fn encrypted(
     tls: Tls,
     stream: net::TcpStream,

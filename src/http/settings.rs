@@ -18,15 +18,15 @@ pub struct Settings {
     pub access_log: Option<Arc<Journal>>,
     /// Dump of requests and answers, texts included.
     pub dump: Option<Arc<Journal>>,
-    /// Server whose names for figures `/metrics` reports in addition.
+    /// Server under whose names `/metrics` reports metrics too; None for this server's names alone.
     pub metrics: Option<Compatibility>,
     /// Names in `Host` by which requests may reach the server.
     pub hosts: Hosts,
-    /// Origins of pages that may use the server beside its own.
+    /// Origins of pages that may use the server, in addition to the server's own.
     pub origins: Vec<Origin>,
 }
 
-/// Another server under whose names figures are reported too.
+/// Another server under whose names metrics are reported too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compatibility {
     Vllm,

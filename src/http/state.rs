@@ -79,7 +79,7 @@ impl Future for Abort {
     }
 }
 
-/// Progress of loading.
+/// Progress of loading the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loading {
     /// Stage of loading in plain words, for messages.

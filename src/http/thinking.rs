@@ -31,18 +31,18 @@ pub const EFFORTS: &[(&str, Option<usize>)] = &[
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thinking {
     pub on: bool,
-    /// Most tokens of reasoning.
+    /// Most tokens of reasoning; None for no such limit.
     pub budget: Option<usize>,
 }
 
-/// A level of effort.
+/// Level of reasoning effort that a request states.
 #[derive(Clone, Copy)]
 enum Effort {
     None,
     Budget(Option<usize>),
 }
 
-/// Reads all fields of a body that are about thinking; `default` counts if no field switches it.
+/// Reads all fields of a body about thinking; `default`: whether a reply thinks if none says so.
 pub fn read(object: &Object<'_>, default: bool) -> Result<Thinking, ApiError> {
     let thinking = object.optional_object("thinking")?;
     let template = object.optional_object("chat_template_kwargs")?;

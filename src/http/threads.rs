@@ -40,7 +40,7 @@ pub fn runtime(name: &str) -> io::Result<Runtime> {
         .thread_name(name)
         .enable_all()
         .build()?;
-    // The runtime starts a thread only for a task that finds all others busy, so all wait here.
+    // The runtime starts a thread only if all are busy, so each waits here for all others.
     let all = Arc::new(Barrier::new(PARSERS + 1));
     for _ in 0..PARSERS {
         let all = all.clone();
@@ -50,7 +50,7 @@ pub fn runtime(name: &str) -> io::Result<Runtime> {
     Ok(runtime)
 }
 
-/// Threads for connections. Dropping the value waits for their parsing: never in asynchronous code.
+/// Threads for connections. A drop waits for parsing to end: never in asynchronous code.
 #[derive(Debug)]
 pub struct Threads {
     runtimes: Vec<Runtime>,

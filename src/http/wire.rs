@@ -22,7 +22,7 @@ use super::limits::{
 use super::peer::Peer;
 use super::refusal;
 
-/// Byte that replaces one of a request to make it invalid: no head or chunk size may contain it.
+/// Byte that makes a request invalid on purpose: no head or chunk size may contain it.
 const SPOILT: u8 = 0;
 /// First line of a client that speaks HTTP/2 without negotiation (RFC 9113, 3.4).
 const HTTP_2: &[u8] = b"PRI * HTTP/2.0";

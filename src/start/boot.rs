@@ -131,7 +131,7 @@ pub fn preflight(files: &Files, threads: usize) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The running engine, its thread, and the text side, which is loaded at the same time.
+/// The running engine, its thread, and the chat model, which is loaded at the same time.
 pub struct Engine<T = JoinHandle<engine::Outcome>> {
     pub handle: Handle,
     pub thread: T,
@@ -141,7 +141,7 @@ pub struct Engine<T = JoinHandle<engine::Outcome>> {
 /// A model that was started, and whose end has no waiting thread yet.
 pub type Started = Engine<engine::Thread>;
 
-/// Result of loading the text side.
+/// Result of loading the chat model.
 pub type TextSide = oneshot::Receiver<Result<ChatModel, Failure>>;
 
 /// Warning about a checkpoint whose configuration declares a prediction layer without tensors.
@@ -252,8 +252,8 @@ fn guard(mapping: Weak<Mapping>) {
     });
 }
 
-/// Warns about weights that are read the slower way, and about unknown fields of their
-/// configuration.
+/// Warns about weights that must be rounded, or are read only through the page cache, and about
+/// unknown fields of their configuration.
 pub fn log_doubts(checkpoint: &Checkpoint) {
     let unknown = checkpoint.unknown_maths();
     if !unknown.is_empty() {
@@ -284,7 +284,7 @@ pub fn log_doubts(checkpoint: &Checkpoint) {
     }
 }
 
-/// Text about weights that this target stores in fewer bits than its checkpoint; None without such.
+/// Text about weights that this target stores in fewer bits than its checkpoint, if there are any.
 fn rounded(layout: Layout) -> Option<String> {
     let pairs = layout.rounds().into_iter();
     let words = pairs.map(|[stored, resident]| {
@@ -295,7 +295,7 @@ fn rounded(layout: Layout) -> Option<String> {
     (!words.is_empty()).then(|| words.join(", "))
 }
 
-/// Starts the engine, whose thread loads and checks the model, and loads the text side on another
+/// Starts the engine, whose thread loads and checks the model, and loads the chat model on another
 /// thread. `golden`: a file of golden tokens for an additional check.
 pub fn start(
     files: &Files,
@@ -315,7 +315,7 @@ pub fn start(
         let _ = give.send(Checks::new(&of_text, Some(&chat), golden.as_deref())?);
         Ok(chat)
     };
-    // The receiver of the text side may be gone.
+    // The receiver of the chat model may be gone.
     thread::spawn(move || drop(sender.send(load())));
     let (files, progress) = (files.clone(), progress.clone());
     let checks = move || {
@@ -348,7 +348,7 @@ pub fn engine(
     }
 }
 
-/// Waits until the text side is loaded.
+/// Waits until the chat model is loaded.
 ///
 /// # Errors
 /// Errors of [`chat_model`].
@@ -377,7 +377,7 @@ pub async fn reached(engine: &Handle, phase: Phase) -> Phase {
     found.unwrap_or(Phase::Stopped)
 }
 
-/// Waits until the engine serves; returns the text side, or None if the engine has stopped.
+/// Waits until the engine serves; returns the chat model, or None if the engine has stopped.
 ///
 /// # Errors
 /// Errors of [`chat_model`].

@@ -13,7 +13,7 @@ use model::TooLittle;
 use model::weights::WeightsError;
 use step::executor::DeviceError;
 
-/// Exit code of the process; the numbers follow sysexits.h, except for the usual 2.
+/// Exit code of the process; the numbers follow sysexits.h, except 2 for wrong usage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
     Ok = 0,
@@ -29,14 +29,14 @@ pub enum Exit {
 }
 
 impl Exit {
-    /// The failure whose exit code another process of this program had.
+    /// Exit code with the number `code`, which another process of this program had.
     pub fn of_code(code: i32) -> Option<Exit> {
         use Exit::{Config, Cut, Internal, Io, NoDevice, Unavailable, Usage};
         let failures = [Usage, Unavailable, Internal, NoDevice, Io, Cut, Config];
         failures.into_iter().find(|exit| *exit as i32 == code)
     }
 
-    /// A failure that ends the process so, and its message.
+    /// Failure that ends the process with this exit code and prints `message`.
     pub fn failure(self, message: impl fmt::Display) -> Failure {
         let message = message.to_string();
         Failure {
@@ -77,7 +77,7 @@ pub struct Failure {
     pub message: String,
 }
 
-/// Report of a model that cannot be used.
+/// Failure of a start whose model cannot be used because of `cause`.
 pub fn start_failure(cause: &(dyn Error + Send + Sync + 'static)) -> Failure {
     let exit = match cause.downcast_ref::<WeightsError>() {
         Some(WeightsError::Io { .. } | WeightsError::Truncated { .. }) => Exit::Io,

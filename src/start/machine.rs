@@ -18,7 +18,7 @@ use model::target;
 use super::boot;
 use super::exit::{Exit, Failure};
 
-/// Result of one check: a line about a thing in order, or about the fix.
+/// Result of one check, as a line for the operator; an error names what to fix.
 pub type Finding = Result<String, String>;
 
 /// Prefix of the driver's device files, which each process that uses a GPU has open.

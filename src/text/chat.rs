@@ -1,4 +1,4 @@
-//! The text side of a model: tokenizer, template and the marks in its replies.
+//! Chat model of a checkpoint: tokenizer, template and the marks in replies.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -30,8 +30,8 @@ const GOES_ON: char = '\u{fdee}';
 
 /// Longest text that is encoded, in tokens.
 pub const ENCODED_TOKENS_MAX: usize = 2_000_000;
-/// Multiple of the limit up to which tokens of a too long prompt are counted for the error: clients
-/// act on the excess, which usually is that of one turn.
+/// Multiple of the limit up to which the tokens of a too long prompt are counted for the error.
+/// Clients act on the excess, which usually is one turn of the conversation.
 const COUNTED_LIMITS: usize = 2;
 
 /// Tokens up to which a prompt is counted if `limit` are allowed.
@@ -42,7 +42,7 @@ pub fn counted(limit: usize) -> usize {
 /// Tags around reasoning, opening and closing.
 pub type ThinkTags = (&'static str, &'static str);
 
-/// Text side of a model: turns conversations into prompts and tokens into replies.
+/// Chat model: turns conversations into prompts and tokens into replies.
 pub struct ChatModel {
     pub tokenizer: Arc<Tokenizer>,
     pub template: Template,
@@ -193,8 +193,8 @@ impl ChatModel {
         is_open || is_wanted
     }
 
-    /// Tokens that a prompt shares with others of the same system message and tools; None without
-    /// system message and tools, or for a model without snapshots.
+    /// Tokens that a prompt shares with other prompts of the same system message and tools; None
+    /// without system message and tools, or for a model without snapshots.
     fn head(&self, conversation: &Conversation, domain: u128, prompt: &[TokenId]) -> Option<usize> {
         let first = conversation.messages.first()?;
         let has_head = is_system(first) || !conversation.tools.is_empty();

@@ -76,7 +76,7 @@ impl ControlTokens {
         })
     }
 
-    /// First control token of `text` from byte `from` on; of several that begin there the longest.
+    /// First control token of `text` from byte `from` on; the longest of several at one byte.
     pub fn find(&self, text: &str, from: usize) -> Option<Found> {
         let finder = self.finder.as_ref()?;
         let rest = text.as_bytes().get(from..)?;

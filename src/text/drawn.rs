@@ -14,7 +14,7 @@ use step::Facts;
 
 /// Template that frames conversations as ChatML, tools and reasoning included.
 const TEMPLATE: &str = include_str!("drawn/chat_template.jinja");
-/// Mark after each turn of ChatML, which is replaced by the model's own.
+/// Mark after each turn in `TEMPLATE`, which is replaced by the model's own end of turn.
 const END_OF_TURN: &str = "<|im_end|>";
 const GENERATION: &str = "generation_config.json";
 /// Regular expression of one character, so that no token has several.

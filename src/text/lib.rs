@@ -1,4 +1,4 @@
-//! Text on the way to tokens and back: chat template, tokenizer, and what a reply's text means.
+//! Text on the way to tokens and back: chat template, tokenizer, and parsers of a reply's text.
 //!
 //! Prompt: [`control`] keeps messages from forging the structure, which [`framing`] finds,
 //! [`template`] renders messages, [`tokenizer`] (or [`tekken`]) encodes texts that [`segments`] has

@@ -11,7 +11,7 @@ pub const PIECE_BYTES: usize = 32 * 1024;
 pub const RUN_BYTES_MAX: usize = 128 * 1024;
 /// Bytes before and after a cut with which it is checked: more than the longest token has.
 const AROUND_BYTES: usize = 160;
-/// Bytes from a rejected cut to the next of the same kind that is checked, so that checks stay
+/// Bytes from a rejected cut to the next cut of the same kind that is checked, so that checks stay
 /// cheaper than encoding even in a text without cuts.
 const ASKED_EVERY_BYTES: usize = 8 * AROUND_BYTES;
 

@@ -1,4 +1,4 @@
-//! Splits `<think>…</think>` at the head of a reply from what follows it.
+//! Splits `<think>…</think>` at the head of a reply from the content after it.
 //!
 //! Some models call tools inside their reasoning and never close it. If the parser is lenient, a
 //! complete call of one of the request's tools ends the reasoning. Text from the opening tag of a
@@ -24,14 +24,14 @@ pub struct Split {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Phase {
-    /// Before the end of the opening tag.
+    /// The text so far may be a part of the opening tag.
     Undecided,
-    /// Inside the reasoning, before the first character that is not a newline.
+    /// The text so far ends inside the reasoning, of which only newlines have come.
     Opened,
     Inside,
-    /// After the closing tag, before the first character that is not a newline.
+    /// The text so far ends after the closing tag, or after newlines that follow the tag.
     Closed,
-    /// After a call that ended the reasoning; a closing tag may still come.
+    /// A call has ended the reasoning; a closing tag may still come.
     Called,
     Content,
 }

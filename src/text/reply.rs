@@ -143,7 +143,7 @@ impl OutputParser {
         }
     }
 
-    /// Whether special and stop tokens are reported as parts of the output, as in a raw one.
+    /// Whether special and stop tokens are reported as parts of the output, as in raw output.
     pub fn reports_all(&self) -> bool {
         self.raw
     }
@@ -223,7 +223,7 @@ impl OutputParser {
         self.stops.content().0
     }
 
-    /// Bytes of content before the next token's, if all pending text is content.
+    /// Bytes of content before the next token's text, if all pending text is content.
     pub fn content_ahead(&self) -> usize {
         let (passed_on, pending) = self.stops.content();
         let calls = self.tools.as_ref().map_or(0, ToolParser::pending);

@@ -28,8 +28,8 @@ impl StopMatcher {
     }
 
     /// Appends to `out` the text that can no longer be part of a stop string. Returns the index of
-    /// a complete stop string, from which on all text is dropped. Of several that the same
-    /// character completes the longest counts.
+    /// a complete stop string, from which on all text is dropped. Of several stop strings that one
+    /// character completes, the longest counts.
     pub fn push(&mut self, text: &str, out: &mut String) -> Option<usize> {
         if self.is_empty() {
             out.push_str(text);

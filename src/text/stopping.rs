@@ -138,8 +138,8 @@ impl Arguments {
         !self.inside.is_empty()
     }
 
-    /// Appends to `out` the JSON before a possible start of a stop string; returns that of a
-    /// complete one.
+    /// Appends to `out` the JSON before a possible start of a stop string; returns the index of a
+    /// stop string that `json` completes.
     fn push(&mut self, json: &str, matcher: &mut StopMatcher, out: &mut String) -> Option<usize> {
         for char in json.chars() {
             let found = match self.token {
@@ -181,7 +181,7 @@ impl Arguments {
         None
     }
 
-    /// Enters the token that `char` belongs to; quotes are structure.
+    /// Sets the kind of the JSON token that has `char`; quotes belong to the structure.
     fn step(&mut self, char: char) {
         match (self.token, char) {
             (JsonToken::Name | JsonToken::Text, '"') => self.token = JsonToken::Structure,
@@ -279,7 +279,7 @@ struct PartialMatch {
     json: String,
     /// Bytes of each character in `json`, unescaped and as written.
     lengths: VecDeque<(usize, usize)>,
-    /// Bytes of all these characters, unescaped.
+    /// Bytes of all characters in `json`, unescaped.
     read: usize,
 }
 
@@ -311,7 +311,7 @@ impl PartialMatch {
         found
     }
 
-    /// Appends to `out` all but the last characters, of `withheld` or more unescaped bytes.
+    /// Appends to `out` all characters but the last, which have `withheld` or more unescaped bytes.
     fn release(&mut self, withheld: usize, out: &mut String) {
         let mut length = 0;
         while let Some(&(read, raw)) = self.lengths.front()

@@ -147,7 +147,7 @@ fn added((text, id): (&String, usize)) -> Value {
         "normalized": false, "special": true})
 }
 
-/// Pairs of tokens that together are `word`, each of which may be merged to it.
+/// Pairs of tokens that together are `word`; each of these pairs may be merged to `word`.
 fn splits<'a>(word: &'a str, vocab: &HashMap<&str, usize>) -> impl Iterator<Item = [&'a str; 2]> {
     let cuts = word.char_indices().skip(1).map(|(at, _)| word.split_at(at));
     let cuts: Vec<[&str; 2]> = cuts

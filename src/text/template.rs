@@ -71,7 +71,7 @@ pub struct Conversation {
     /// Whether the prompt ends with the start of the assistant's turn.
     pub add_generation_prompt: bool,
     pub enable_thinking: bool,
-    /// Further variables, which the request sets.
+    /// Variables of the template that the request sets.
     pub variables: serde_json::Map<String, serde_json::Value>,
     /// Whether the prompt opens the reasoning, even if the model usually opens it.
     pub opens_reasoning: bool,
@@ -148,7 +148,7 @@ impl Template {
         })
     }
 
-    /// Abilities of the template.
+    /// Kinds of conversations that the template supports.
     pub fn abilities(&self) -> &Abilities {
         &self.abilities
     }
@@ -163,7 +163,7 @@ impl Template {
         self.variables.contains(name)
     }
 
-    /// Whether `name` is set for every conversation: a special token, or a function.
+    /// Whether the variable `name` is set for every conversation, as a token or a function.
     pub fn sets(&self, name: &str) -> bool {
         let environment = self.environment.iter();
         let mut globals = environment.flat_map(Environment::globals);
@@ -196,7 +196,7 @@ impl Template {
         if out.is_full {
             return Err(TemplateError::TooLarge);
         }
-        // After a cancellation every further step fails, so this one reports it.
+        // After a cancellation every later step fails, so this step reports the cancellation.
         work::step().map_err(TemplateError::Stopped)?;
         rendered.map_err(|error| match error.kind() {
             ErrorKind::OutOfFuel => TemplateError::TooLarge,

@@ -427,7 +427,7 @@ fn further(
     Ok(Some(further))
 }
 
-/// Removes the effect of a rule on the first word of a document; returns whether it had one.
+/// Removes the effect of a rule on a document's first word; returns whether there was any.
 fn begin_no_document(rule: &mut serde_json::Value) -> bool {
     if let Some(rules) = rule["pretokenizers"].as_array_mut() {
         let begun = rules.iter_mut().map(begin_no_document);

@@ -1,9 +1,9 @@
 //! Cooperative scheduling of work on requests.
 //!
-//! Parsing, rendering and encoding take time in proportion to the request. Each calls [`step`]
-//! every fraction of a millisecond, and stops if the step fails. The caller of [`under`] defines a
-//! step: it may block the thread to let others run, or fail to cancel the work. Outside of
-//! [`under`] a step does nothing.
+//! Parsing, rendering and encoding take time in proportion to the request. Each of these tasks
+//! calls [`step`] every fraction of a millisecond, and stops if the step fails. The caller of
+//! [`under`] defines a step: it may block the thread to let others run, or fail to cancel the work.
+//! Outside of [`under`] a step does nothing.
 
 use std::cell::RefCell;
 use std::time::Duration;

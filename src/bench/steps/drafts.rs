@@ -169,7 +169,7 @@ fn expected_tokens(acceptance: f64, depth: usize) -> f64 {
 }
 
 impl Gain {
-    /// Gain computed from measurements; None if memory was too small for these.
+    /// Gain computed from measurements; None if memory was too small for a measurement.
     fn of(measured: &Report, drafted: Drafted, acceptance: f64) -> Option<Gain> {
         let plain = Drafted {
             depth: 0,

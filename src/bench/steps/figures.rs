@@ -24,9 +24,9 @@ pub struct OpFigures {
     pub us: f64,
     pub bytes: u64,
     pub gb_s: f64,
-    /// Share of the limit: the time of as many bytes in a large read, divided by the measured time.
+    /// Ratio of the time of a large read of `bytes` bytes to the measured time.
     pub share: f64,
-    /// Microseconds of plain reads of as many bytes, each of the size of one call.
+    /// Microseconds of plain reads of `bytes` bytes in all, each of the size of one call.
     pub read_us: f64,
 }
 

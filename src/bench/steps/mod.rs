@@ -116,7 +116,7 @@ pub struct Report {
     /// Rate of a large plain read in GB/s.
     read_gb_s: f64,
     pub cases: Vec<CaseFigures>,
-    /// Names of cases that need more KV pages than memory allows.
+    /// Names of cases that need more KV pages than fit into memory.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     left_out: Vec<String>,
 }

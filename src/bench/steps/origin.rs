@@ -1,4 +1,4 @@
-//! Program and machine of a measurement, so that figures of different ones are not confused.
+//! Program and machine of a measurement, without which two reports are not comparable.
 
 use std::fs;
 use std::io;

@@ -6,8 +6,8 @@ use check::{rings_fitting, window_ring};
 use model::target::{MAX_CONTEXT, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, VOCAB};
 use step::executor::{BlockTable, DeviceError, Executor, PageId, SeqRows, Slot, TokenId};
 
-/// Distance in the vocabulary of one synthetic token from the next; has no factor in common with
-/// its size.
+/// Distance in the vocabulary of one synthetic token from the next; it and the vocabulary's size
+/// have no common factor.
 const STRIDE: usize = 7919;
 
 /// Tokens of a step of `rows` rows, which differ from row to row and from step to step.
@@ -16,7 +16,7 @@ pub fn drawn(step: usize, rows: usize) -> Vec<TokenId> {
     (0..rows).map(token).collect()
 }
 
-/// Page table of each of some sequences, with room for so many positions.
+/// Page tables of `sequences` sequences, each with room for `positions` positions.
 pub fn tables(sequences: usize, positions: usize) -> Vec<Vec<PageId>> {
     let each = positions.div_ceil(PAGE);
     let table = |index: usize| (index * each..(index + 1) * each).map(|id| PageId(id as u32));

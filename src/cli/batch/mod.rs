@@ -94,7 +94,7 @@ async fn answer(files: &Files, run: &mut Run) -> Result<(), Failure> {
     let (engine, thread, chat) = (started.handle, started.thread, started.chat);
     let chat = tokio::select! {
         chat = boot::serving(&engine, chat) => chat?,
-        // The text side's thread goes on loading until the process ends.
+        // The thread that loads the chat model goes on until the process ends.
         name = &mut signals => return Err(run.cut(name?)),
     };
     let Some(chat) = chat else {

@@ -22,7 +22,7 @@ const CUSTOM_ID_BYTES_MAX: usize = 512;
 /// Most names that are reported as used twice.
 const TWICE_MAX: usize = 8;
 
-/// Name of a request, or else its line; its answer has the same one.
+/// Name of a request or, if it has none, its line; the answer has the same key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Key {
     CustomId(String),
@@ -52,7 +52,7 @@ pub struct Bad {
 /// A request, or the fault of its line.
 pub type Line = Result<Wanted, Bad>;
 
-/// Name of the request on a line.
+/// Key of the request on a line.
 pub fn key(line: &Line) -> Key {
     match line {
         Ok(wanted) => Key::CustomId(wanted.custom_id.clone()),

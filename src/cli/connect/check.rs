@@ -11,7 +11,7 @@ use crate::bench::client::{Connection, Endpoint, Outgoing};
 use crate::cli::{Exit, Failure};
 use crate::start::machine::{self, Finding};
 
-/// Longest wait for the first token: an agent's prompt is long, and may have to wait for others.
+/// Longest wait for the first token: an agent's prompt is long, and may wait for other requests.
 const FIRST_TOKEN_TIMEOUT: Duration = Duration::from_secs(300);
 /// Characters of an answer that are shown.
 const SHOWN_CHARS_MAX: usize = 40;
@@ -84,7 +84,7 @@ async fn listed(connection: &mut Connection, model: &str) -> Result<String, Stri
     }
 }
 
-/// Origin of a client's first request, for messages, and the request.
+/// Words on the origin of a client's first request, for messages, and the request itself.
 fn first(options: &Connect) -> (String, Outgoing) {
     let recorded = match options.client {
         Client::Claude => recording!("claude-edit"),
@@ -123,7 +123,7 @@ fn first(options: &Connect) -> (String, Outgoing) {
     (format!("as {sender} sends it first{cut}"), outgoing)
 }
 
-/// A minimal request, for a client without a recording.
+/// Words on a minimal request for a client without a recording, and the request itself.
 fn least(options: &Connect) -> (String, Outgoing) {
     // The names of these clients are of one word each.
     let name = format!("{:?}", options.client).to_lowercase();

@@ -1,5 +1,5 @@
-//! Settings of each client as a text to copy. If the form has comments, the first one states the
-//! settings' place.
+//! Settings of each client as a text to copy. If the form has comments, the first comment states
+//! where the settings belong.
 
 use std::fmt::Write;
 

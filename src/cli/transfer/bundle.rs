@@ -79,7 +79,7 @@ pub fn run(options: &Bundle) -> Result<(), Failure> {
             writer.cut(piece, &format!("{WEIGHTS}/{name}"), part, MODE)?;
         }
     }
-    // Written last: a folder without the list is no bundle.
+    // The list is written last: a folder without a list is no bundle.
     let sums = Sums(std::mem::take(&mut writer.sums)).text();
     writer.text(SUMS, &sums, MODE)?;
     let ended = dest.remove(&Beneath::parse(UNFINISHED).expect("a plain name"));

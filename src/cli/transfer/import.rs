@@ -138,7 +138,7 @@ fn plain(name: &str) -> Result<Beneath, Failure> {
 /// If a file of the list is missing or no regular file.
 pub fn of_bundle(bundle: &Dir, sums: &Sums) -> Result<Weights, Failure> {
     let mut weights = Weights::new();
-    // In the order of paths, so that the parts of a file follow each other.
+    // The list is in the order of paths, so the parts of a file follow each other.
     for (path, sha256) in &sums.0 {
         let Some(name) = path.below(WEIGHTS) else {
             continue;

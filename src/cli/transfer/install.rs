@@ -194,7 +194,7 @@ pub fn run(options: &Install) -> Result<(), Failure> {
     if let Some(weights) = &weights {
         installed.add_weights(&brought, weights.dir(), &own_weights())?;
     }
-    // Written before anything moves, so that `uninstall` also removes what a killed run leaves.
+    // The record precedes the renames, so that `uninstall` removes what a killed run leaves.
     older.with(&installed).write(&root)?;
     move_all(&root, weights, staged, &texts)?;
     older.without(&installed).remove(&root)?;
@@ -231,7 +231,7 @@ fn move_all(
     texts.try_for_each(|(path, text)| write(root, path, text))
 }
 
-/// Next steps for the operator. `kept`: settings that were not written, since a file exists.
+/// Next steps for the operator. `unwritten`: settings that were not written, since a file exists.
 fn what_next(root: &Root, unwritten: Option<&str>, is_upgrade: bool) -> String {
     let name = target::BINARY;
     let line = unwritten.and_then(|text| text.lines().find(|line| line.starts_with("weights")));
@@ -383,7 +383,7 @@ fn none_recorded(root: &Root) -> Result<(), Failure> {
         let problem = "no record of `install` names it; remove it by hand if it is of no use";
         return Err(Exit::Config.at(&root.shown(path), problem));
     }
-    // A run that was killed near its end may leave the folder.
+    // A run that was killed near its end may have left the folder of the weights.
     record::remove_if_empty(root, &weights());
     boot::print("nothing is installed\n")
 }

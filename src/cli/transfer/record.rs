@@ -116,7 +116,7 @@ impl Record {
         self.0.extend(lines.cloned());
     }
 
-    /// Record with the entries of both.
+    /// Record with the entries of `self` and of `other`.
     pub fn with(&self, other: &Record) -> Record {
         Record(self.0.union(&other.0).cloned().collect())
     }
@@ -132,8 +132,8 @@ impl Record {
         self.0.contains(&(path.clone(), digest.to_string()))
     }
 
-    /// Removes the recorded files, except for those changed since; returns a line about each of
-    /// these.
+    /// Removes the recorded files, except for those changed since; returns a line about each
+    /// changed file.
     pub fn remove(&self, root: &Root) -> Result<String, Failure> {
         let mut stays = String::new();
         for path in self.paths().collect::<BTreeSet<_>>() {

@@ -53,7 +53,7 @@ impl Stage {
         let handle = dir.readable()?;
         match handle.try_lock() {
             Err(TryLockError::WouldBlock) => return Err(busy()),
-            // Without locks in the file system, the run goes on without.
+            // If the file system has no locks, the run goes on without a lock.
             Err(TryLockError::Error(_)) | Ok(()) => {}
         }
         Ok(Stage {

@@ -22,7 +22,7 @@ impl Sums {
     /// Reads the list of a folder; with a public key in the file `key`, checks its signature.
     ///
     /// # Errors
-    /// `Config` when the list or the signature is invalid, `Io` when one cannot be read.
+    /// `Config` when the list or the signature is invalid, `Io` when its file cannot be read.
     pub fn read(folder: &Dir, key: Option<&Path>) -> Result<Sums, Failure> {
         let shown = folder.path().join(SUMS);
         let text = text(folder, SUMS).map_err(|why| {

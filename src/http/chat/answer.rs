@@ -24,7 +24,7 @@ pub const LOGPROB_LEAST: f32 = -9999.0;
 #[derive(Clone, Debug)]
 pub struct Identity {
     pub id: String,
-    /// Seconds since 1970.
+    /// Time at which the answer was created, seconds since 1970.
     pub created: u64,
     pub model: String,
     /// Whether the request names the function to call: a reply with that call finishes with "stop",
@@ -214,7 +214,7 @@ impl Chunks {
         self.tally.end_chunk(out);
     }
 
-    /// Appends the end of the stream.
+    /// Appends the last events of a stream: the usage if it is reported, and the end mark.
     pub fn write_end(&self, usage: Usage, out: &mut Vec<u8>) {
         self.tally.end_stream(&self.head, usage, out);
     }

@@ -12,7 +12,7 @@ use crate::generate::tools::{
 use crate::generate::transcript::{self, Transcript};
 use crate::limits::{CONTENT_PARTS_MAX, MESSAGES_MAX, TOOL_CALLS_MAX, TOOLS_MAX};
 
-/// Reads `messages`.
+/// Reads `messages` into the form that templates read.
 pub fn messages(field: &Field<'_>) -> Result<Vec<Value>, ApiError> {
     let list = field.list(MESSAGES_MAX)?;
     if list.is_empty() {

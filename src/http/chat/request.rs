@@ -1,4 +1,4 @@
-//! `POST /v1/chat/completions`: from JSON to what the engine and the reply need.
+//! `POST /v1/chat/completions`: parses the JSON of a request, and checks it.
 //!
 //! The table of `generate::field_support` says how each field is treated.
 

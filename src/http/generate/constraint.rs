@@ -32,7 +32,7 @@ pub struct Follows {
     begun: Vec<TokenId>,
 }
 
-/// Fields that ask for the form of a whole message; others ask for that of a reply.
+/// Fields that ask for the form of a whole message; all other fields ask for that of a reply.
 const OF_MESSAGES: [&str; 4] = ["output_config", "output_format", "response_format", "text"];
 
 impl Rule {

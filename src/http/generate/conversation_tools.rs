@@ -56,7 +56,7 @@ pub fn functions<'v>(tools: impl IntoIterator<Item = &'v Value>) -> String {
 }
 
 impl ConversationTools {
-    /// Tools of the prompt's head, and further ones that may be loaded later; all names differ.
+    /// Tools of the prompt's head, and `waiting` ones that may be loaded later; all names differ.
     pub fn new(head: Vec<Value>, waiting: Vec<Value>) -> ConversationTools {
         let mut tools = ConversationTools::default();
         for tool in head {
@@ -161,7 +161,7 @@ impl ConversationTools {
         }
     }
 
-    /// Tools to show to the model under `policy`, which was made of the callable ones.
+    /// Tools to show to the model under `policy`, which was made of the callable tools.
     pub fn present(self, policy: ToolPolicy) -> Presented {
         let (mut head, mut loaded) = (Vec::new(), Vec::new());
         if policy.choice != ToolChoice::Never {

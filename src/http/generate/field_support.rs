@@ -1,4 +1,4 @@
-//! The fields of requests that any API of this kind knows, and what each dialect does with them.
+//! Fields that requests to servers of language models have, and how each dialect treats them.
 //!
 //! A field is honoured, refused by name unless its value changes nothing, or passed over because no
 //! value of it could make an answer wrong: it concerns no part of this server, or is a mere hint.
@@ -118,7 +118,7 @@ const STORING: Words = all("it says what becomes of the answer, not what is in i
 const HINT: Words = all("a hint that no answer can break, and the model has no switch for it");
 const SUMMARY: Words = all("the reasoning itself is told");
 
-/// Columns: the field; chat, completions, responses and messages; what changes nothing; words.
+/// Columns: field; marks for chat, completions, responses and messages; neutral values; words.
 #[rustfmt::skip]
 const FIELDS: &[Known] = &[
     ("model",                             b"++++", "", NONE),
@@ -352,7 +352,7 @@ pub fn check(object: &Object<'_>, api: Api) -> Result<(), ApiError> {
     all.try_for_each(|known| check_one(object, api, known))
 }
 
-/// [`check`] of the fields `names` alone.
+/// Checks the fields `names` alone, as [`check`] does.
 pub fn check_some(object: &Object<'_>, api: Api, names: &[&str]) -> Result<(), ApiError> {
     let mut some = FIELDS.iter().filter(|(name, ..)| names.contains(name));
     some.try_for_each(|known| check_one(object, api, known))

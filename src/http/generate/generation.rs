@@ -14,7 +14,7 @@ use hyper::StatusCode;
 use step::executor::TokenId;
 use text::reply::{Delta, Flow, OutputParser, Section, append};
 
-/// Why a reply ended.
+/// Reason why a reply ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finish {
     Stop,
@@ -32,7 +32,7 @@ pub enum Finish {
 }
 
 impl Finish {
-    /// Finish of a reply that the engine ended for `reason`; `fills_context`: before its length.
+    /// Finish for `reason`; `fills_context`: whether the context ends before the requested length.
     pub fn of(reason: FinishReason, fills_context: bool, reply: &OutputParser) -> Finish {
         match (reason, reply.stopped_by()) {
             (FinishReason::Length, _) if fills_context => Finish::ContextFull,
@@ -52,7 +52,7 @@ impl Finish {
         }
     }
 
-    /// Finish reason of the chat completions API; all incomplete replies have the same one.
+    /// Finish reason of the chat completions API, the same one for all incomplete replies.
     pub fn name(self) -> &'static str {
         match self {
             Finish::Stop | Finish::StopString(_) => "stop",
@@ -81,12 +81,12 @@ pub struct Settled {
     pub logprobs: Vec<(TokenId, TokenLogprobs)>,
     /// Log-probabilities of the reasoning's tokens, if they are requested apart from the content's.
     pub reasoning_logprobs: Vec<(TokenId, TokenLogprobs)>,
-    /// Why the reply ended; set with its last piece.
+    /// Reason why the reply ended; set with its last piece.
     pub finish: Option<Finish>,
 }
 
 impl Settled {
-    /// Empty piece of reply `index`.
+    /// Value for reply `index` without deltas and tokens.
     pub fn of(index: usize) -> Settled {
         Settled {
             index,
@@ -137,7 +137,8 @@ pub struct Choice {
     finish: Option<Finish>,
     scored: ScoredPart,
     /// Log-probabilities of tokens whose text is held back, since it may begin a call or a stop
-    /// string, each with the bytes of content up to its token. They are dropped if the text is.
+    /// string, each with the bytes of content up to its token. Log-probabilities are dropped with
+    /// their text.
     unsettled: Vec<(usize, (TokenId, TokenLogprobs))>,
     /// Log-probabilities of tokens whose text may be the end of the reasoning.
     unsettled_reasoning: Vec<(TokenId, TokenLogprobs)>,
@@ -395,7 +396,7 @@ impl Generation {
         &self.call
     }
 
-    /// Number of replies.
+    /// Number of replies to all prompts of the request.
     pub fn count(&self) -> usize {
         self.choices.len()
     }
@@ -509,7 +510,7 @@ impl Generation {
         self.admitted().map(|admitted| admitted - self.submitted)
     }
 
-    /// Facts of the replies for the access log.
+    /// Outcome of the replies, for the access log.
     fn replies(&self) -> Replies {
         let unfinished = if self.failed { "failed" } else { "cancelled" };
         let finish = |choice: &Choice| choice.finish.map_or(unfinished, Finish::name);

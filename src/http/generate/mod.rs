@@ -61,7 +61,7 @@ pub struct Ask {
     /// Tools to describe at the head of the prompt, in the form of the chat completions API; empty
     /// when no tool may be called.
     pub tools: Vec<Value>,
-    /// Further tools that may be called; the messages describe them.
+    /// Tools that may be called and that messages describe, not the prompt's head.
     pub loaded_tools: Vec<Value>,
     /// Whether a reply may have several calls; else it ends after the first.
     pub parallel_tool_calls: bool,
@@ -69,7 +69,7 @@ pub struct Ask {
     /// form.
     pub lenient: bool,
     pub thinking: bool,
-    /// Most tokens of reasoning.
+    /// Most tokens of reasoning; None for no such limit.
     pub thinking_budget: Option<usize>,
     pub sampling: Sampling,
     /// Texts that the sampling rules name, such as bad words.
@@ -119,7 +119,7 @@ impl Ask {
         !self.tools.is_empty() || !self.loaded_tools.is_empty()
     }
 
-    /// Warnings about parts of the request left out or not enforced; complete once its prompt is.
+    /// Warnings about parts left out or not enforced; complete once the prompt is encoded.
     pub fn warnings(&self) -> Vec<String> {
         let rule = self.rule.as_ref().map_or(&[][..], Rule::warnings);
         [&self.left_out, rule].concat()
@@ -367,8 +367,8 @@ fn tokens_max(ask: &Ask, remaining: usize) -> usize {
         .map_or(remaining, |wanted| wanted.min(remaining))
 }
 
-/// Most events of a reply: its prompt's scores, one or more in each, its tokens and its end. A
-/// channel of this size never blocks the engine, so a slow reader cannot delay a slot's release.
+/// Most events of a reply: events with scores of its prompt, its tokens, and its end. A channel of
+/// this size never blocks the engine, so a slow reader cannot delay a slot's release.
 fn events_max(ask: &Ask, prompt: &Prompt, remaining: usize) -> usize {
     let scores = ask.prompt_logprobs.map_or(0, |_| prompt.tokens.len());
     tokens_max(ask, remaining) + 2 + scores

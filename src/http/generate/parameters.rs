@@ -24,7 +24,7 @@ pub fn check_model(object: &Object<'_>) -> Result<(), ApiError> {
     object.optional_string("model").map(drop)
 }
 
-/// Salt of the prefix cache, which keeps a client's prompts apart from those of others: any JSON.
+/// Salt of the prefix cache, which keeps a client's prompts apart from other clients': any JSON.
 pub fn salt(object: &Object<'_>) -> String {
     let names = ["cache_salt", "extra_key"].map(|name| object.get(name).map(|name| name.value));
     match names {
@@ -133,7 +133,7 @@ fn logit_bias(object: &Object<'_>, vocab: usize) -> Result<Vec<(TokenId, f32)>, 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Length {
     Unstated,
-    /// All that the context has left.
+    /// Tokens up to the end of the context.
     Unlimited,
     /// Number of tokens, and the field that states it.
     Tokens(usize, &'static str),

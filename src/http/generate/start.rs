@@ -13,7 +13,7 @@ pub enum Start {
     Turn,
     /// End of the last message, without a header for the reply.
     Messages,
-    /// Words of the last message, which is the assistant's; with the field that asks for this.
+    /// Words of the last message, the assistant's; holds the field that asks for the continuation.
     Amid(String),
 }
 

@@ -73,7 +73,7 @@ pub struct ReplyStream {
 #[derive(Clone, Copy, Debug)]
 enum Begun {
     No,
-    /// Written, after a comment which says that the replies wait for a slot.
+    /// The first events are written, and before them a comment that the replies wait for a slot.
     Waiting,
     Yes,
 }

@@ -107,7 +107,7 @@ fn variable(name: &str, field: &Field<'_>) -> Result<Variable, ApiError> {
 }
 
 /// Variables that the template of `chat` reads, among them the switch of thinking, set to `thinks`;
-/// and warnings about the others.
+/// and warnings about variables that the template does not read.
 ///
 /// # Errors
 /// Names the field that sets a variable of the template's own.

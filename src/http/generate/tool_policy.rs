@@ -31,8 +31,8 @@ impl ToolPolicy {
         }
     }
 
-    /// Reads the `tool_choice` of OpenAI's APIs. `tools` come with warnings about omitted tools.
-    /// `chosen` reads a choice that is an object, which `otherwise` describes in an error.
+    /// Reads `tool_choice` of OpenAI's APIs. `left_out`: warnings about tools omitted from `tools`.
+    /// `chosen` reads a choice that is an object; `otherwise` describes one in errors.
     ///
     /// # Errors
     /// Names the field that is no valid choice.
@@ -66,7 +66,7 @@ impl ToolPolicy {
     }
 
     /// Whether calls that deviate from their form may be read: only if no grammar enforces the
-    /// form, which one does for required calls, allowed subsets of the tools and strict schemas.
+    /// form, as a grammar does for required calls, allowed subsets of the tools and strict schemas.
     pub fn is_lenient(&self) -> bool {
         let free = self.choice == ToolChoice::Auto && self.allowed.is_none();
         free && !self.tools.iter().any(is_strict)

@@ -45,7 +45,7 @@ enum Unbound {
     Answered,
 }
 
-/// A message of the assistant.
+/// A message of the assistant in the form of templates, without absent reasoning and calls.
 pub fn assistant(text: &str, reasoning: Option<String>, calls: Vec<Value>) -> Value {
     let mut message = json!({"role": "assistant", "content": text});
     if let Some(reasoning) = reasoning {

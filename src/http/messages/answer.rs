@@ -24,14 +24,14 @@ pub struct Identity {
     model: String,
     request_id: String,
     stops: Vec<String>,
-    /// Seal of the reasoning for the signature, which has the text if thinking blocks come without.
+    /// Seal of the thinking text in signatures; None if thinking blocks show their text.
     seal: Option<Seal>,
     /// Warnings for the client about parts of the request that are not enforced.
     warnings: Vec<String>,
 }
 
 impl Identity {
-    /// Identity of an answer; `seal` is that of the client.
+    /// Identity of an answer; `seal` is the client's.
     pub fn new(model: &str, request_id: &str, request: &MessagesRequest, seal: Seal) -> Identity {
         Identity {
             id: format!("msg_{}", &random::hex()[..24]),
@@ -83,8 +83,8 @@ fn call_id() -> String {
     format!("toolu_{}", &random::hex()[..24])
 }
 
-/// Usage in the form of the API, where cached tokens of the prompt count apart from the others.
-/// Writes to the cache cost nothing here.
+/// Usage in the form of the API, where cached tokens of the prompt count apart from its other
+/// tokens. Writes to the cache cost nothing here.
 fn usage_json(usage: Usage) -> Value {
     json!({
         "input_tokens": usage.prompt - usage.cached,

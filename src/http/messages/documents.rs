@@ -9,7 +9,7 @@ use crate::limits::CONTENT_PARTS_MAX;
 /// Separator of the lines of one document or search result.
 const LINE_GAP: &str = "\n";
 
-/// Text of a document or search result with its title and source; None if there is more than text.
+/// Text of a document or search result, title and source included; None if it has more than text.
 ///
 /// # Errors
 /// Names the field that is malformed.

@@ -51,8 +51,8 @@ pub async fn answer(
     Ok(Answer::Whole(answer::whole_answer(&identity, reply, usage)))
 }
 
-/// Counts the tokens that a request would send to the model. Only threads that parse are asked,
-/// never the engine.
+/// Counts the tokens that a request would send to the model. The work is done on parsing threads,
+/// without the engine.
 pub async fn count_tokens(
     state: &Arc<ServerState>,
     service: Arc<Service>,

@@ -17,7 +17,7 @@ pub fn complete_part(json: &str) -> Value {
 /// of a stream never add up to more than a whole answer of the same reply.
 #[derive(Debug, Default)]
 pub struct Input {
-    /// Bytes read so far.
+    /// Bytes of JSON that have been read.
     length: usize,
     pending: String,
     in_string: bool,

@@ -1,4 +1,4 @@
-//! `POST /v1/messages`: from JSON to what the engine and the reply need.
+//! `POST /v1/messages`: parses the JSON of a request, and checks it.
 //!
 //! The table of `generate::field_support` says how each field is treated.
 
@@ -73,7 +73,7 @@ fn is_empty(list: &Field<'_>) -> bool {
     list.value.as_array().is_some_and(Vec::is_empty)
 }
 
-/// Reads the parts of a request that both routes need.
+/// Reads the parts of a request that both a message and a count of tokens need.
 fn conversation(object: &Object<'_>, seal: &Seal, facts: &Facts) -> Result<Ask, ApiError> {
     check(object, Api::Messages)?;
     if let Some(thread) = object.get("thread") {

@@ -26,7 +26,7 @@ const SERVER_TOOLS: &[&str] = &[
     "advisor_",
 ];
 
-/// Tools and choices about calls that a request makes.
+/// Tools of a request, and the request's choices about calls.
 #[derive(Debug)]
 pub struct Calls {
     pub tools: Presented,

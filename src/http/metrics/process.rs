@@ -1,4 +1,4 @@
-//! Figures of the process, under the names that all Prometheus clients use.
+//! Metrics of the process, under the names that all Prometheus clients use.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::{Page, alone, figures};
 
-/// Appends the process's figures; `started` is in seconds since 1970.
+/// Appends the process's metrics; `started` is in seconds since 1970.
 pub fn write(page: &mut Page, started: u64) {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     let seconds = time.tv_sec as f64 + time.tv_nsec as f64 / 1e9;

@@ -1,6 +1,6 @@
-//! The figures of this server under the names that dashboards made for vLLM read.
+//! The metrics of this server under the names that dashboards made for vLLM read.
 //!
-//! Names and labels are those of vLLM's own `/metrics`. Figures that this server does not have are
+//! Names and labels are those of vLLM's own `/metrics`. Metrics that this server does not have are
 //! left out rather than reported as zero.
 
 use step::PAGE;
@@ -8,7 +8,7 @@ use step::PAGE;
 use super::{FINISHED, Page, figures, finished, responses};
 use crate::state::{ServerState, Service};
 
-/// vLLM's name for a figure of the engine.
+/// vLLM's name for a metric of the engine.
 fn alias(name: &str) -> Option<&'static str> {
     Some(match name {
         "atlas_requests_running" => "vllm:num_requests_running",
@@ -24,7 +24,7 @@ fn alias(name: &str) -> Option<&'static str> {
     })
 }
 
-/// Appends the figures under vLLM's names, and figures that only vLLM reports.
+/// Appends the metrics under vLLM's names, and metrics that only vLLM reports.
 pub fn write(page: &mut Page, state: &ServerState, service: &Service) {
     // The only engine; vLLM counts its engines from 0.
     let model = label_value(&state.model_id);
@@ -59,7 +59,7 @@ pub fn write(page: &mut Page, state: &ServerState, service: &Service) {
     let help = "Tokens of prompts and replies in a step.";
     let steps = &stats.step_tokens.0;
     steps.write(&mut page.text, name, &labels, help);
-    // vLLM's page has these figures of its routes in this form.
+    // vLLM's page has these metrics of its routes in this form.
     figures! { page:
         counter "http_requests_total" "Requests by the class of their status."
             => responses(state, "status"),

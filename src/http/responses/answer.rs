@@ -50,8 +50,7 @@ enum TextPart {
 }
 
 impl TextPart {
-    /// Prefix of the item's id, names of the text's and of the part's events, field of the part's
-    /// index.
+    /// Prefix of the item's id, name of text events, name of part events, name of the index field.
     fn names(self) -> (&'static str, &'static str, &'static str, &'static str) {
         match self {
             TextPart::Output => ("msg", "output_text", "content_part", "content_index"),
@@ -313,7 +312,7 @@ impl Composer {
         self.event(&format!("response.{kind}.added"), data, out);
     }
 
-    /// JSON of an item of text. `json` is that of its part, which only a complete item has.
+    /// JSON of an item of text. `json`: its part with the text, which only complete items have.
     fn text_item(&self, id: &str, part: TextPart, json: Option<&Value>, status: &str) -> Value {
         let parts: Vec<&Value> = json.into_iter().collect();
         let (filled, other) = match part {

@@ -12,7 +12,7 @@ const PAIR: usize = 2 * BY_NUMBER;
 /// Extractor of the free text of one call.
 #[derive(Debug, Default)]
 pub struct FreeText {
-    /// The text so far.
+    /// Free text that has been extracted so far.
     text: String,
     /// Bytes of the arguments that are read; 0 until the text begins.
     read: usize,

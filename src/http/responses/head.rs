@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 #[derive(Debug)]
 pub struct Head {
     pub id: String,
-    /// Seconds since 1970.
+    /// Time at which the response was created, seconds since 1970.
     pub created: u64,
     pub model: String,
     /// Fields of the request that the response repeats.

@@ -290,7 +290,7 @@ impl Turns<'_> {
         self.messages.push_result(Some(&id), result)
     }
 
-    /// Ends the open turn.
+    /// Ends the open turn, whose items become one message of the assistant.
     fn end(&mut self) {
         let Some(turn) = self.open.take() else {
             return;
@@ -328,7 +328,7 @@ fn text(field: &Field<'_>) -> Result<String, ApiError> {
     Ok(texts?.join(PART_GAP))
 }
 
-/// Output of a tool as text, where placeholders replace other parts.
+/// Text of a tool's output, in which placeholders replace parts that are no text.
 fn output_text(field: &Field<'_>) -> Result<String, ApiError> {
     match field.value {
         Value::Array(_) => {

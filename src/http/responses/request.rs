@@ -1,4 +1,4 @@
-//! `POST /v1/responses`: from JSON to what the engine and the reply need.
+//! `POST /v1/responses`: parses the JSON of a request, and checks it.
 //!
 //! The table of `generate::field_support` says how each field is treated.
 
@@ -171,7 +171,7 @@ fn with_instructions(object: &Object<'_>, history: &[Value]) -> Result<Vec<Value
     Ok(messages)
 }
 
-/// Form that the output must have, from fields of this API or of others, and the field's name.
+/// Form that the output must have, from the field `text` or a field of another API; and its name.
 fn form(object: &Object<'_>) -> Result<Option<(&'static str, Grammar)>, ApiError> {
     response_format::joined(text_format(object)?, response_format::asked(object)?)
 }

@@ -37,7 +37,7 @@ pub enum ToolKind {
     Search,
 }
 
-/// A tool under the client's name for it.
+/// A tool by the name that the client gave it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tool {
     pub namespace: Option<String>,

@@ -1,5 +1,5 @@
-//! `POST /tokenize`, `POST /detokenize` and `GET /tokenizer_info`: the text side alone, which never
-//! waits for the device.
+//! `POST /tokenize`, `POST /detokenize` and `GET /tokenizer_info`: tokenizer and template alone,
+//! without a wait for the device.
 
 use std::sync::Arc;
 

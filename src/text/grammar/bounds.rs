@@ -1,7 +1,7 @@
-//! Bounds of numbers as the compiler of JSON enforces them.
+//! Bounds of numbers in a JSON schema, rewritten to ones that llguidance enforces.
 //!
-//! The compiler accepts an excluded bound as a value if the bound is whole and nearer to zero than
-//! the other bound. So the next double becomes an included bound: no double lies between the two.
+//! llguidance accepts an exclusive bound as a value if the bound is whole and nearer to zero than
+//! the other bound. So the next double becomes an inclusive bound: no double lies between the two.
 
 use serde_json::{Map, Value};
 
@@ -11,9 +11,9 @@ use super::formats::FAR;
 /// zeros, since bounded numbers have no exponents.
 const NEAREST_TO_ZERO: f64 = 1e-40;
 
-/// Replaces excluded bounds by included ones if the allowed numbers lie away from zero. Bounds with
-/// allowed numbers towards zero are enforced by the compiler; an included neighbour, with its many
-/// digits, would forbid numbers of which it is a prefix.
+/// Replaces exclusive bounds by inclusive ones if the allowed numbers lie away from zero.
+/// llguidance enforces exclusive bounds whose allowed numbers lie towards zero; an inclusive
+/// neighbour, with its many digits, would forbid numbers of which it is a prefix.
 pub fn include(schema: &mut Map<String, Value>) {
     for (excluded, included, sign) in [
         ("exclusiveMinimum", "minimum", 1.0),
@@ -38,7 +38,7 @@ fn above(bound: f64) -> f64 {
     }
 }
 
-/// Whether a bound is so far from zero that the compiler treats neighbouring numbers as equal.
+/// Whether a bound is so far from zero that llguidance treats neighbouring numbers as equal.
 pub fn is_far(bound: &Value) -> bool {
     bound.as_f64().is_some_and(|bound| bound.abs() > FAR as f64)
 }

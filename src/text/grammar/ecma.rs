@@ -1,4 +1,4 @@
-//! Translation of the regular expressions of schemas, ECMAScript's, to the compiler's syntax.
+//! Translation of the regular expressions of schemas, ECMAScript's, to llguidance's syntax.
 //!
 //! Both have the same names for sets of characters (`\d`, `\w`, `\s`), but some of the sets differ.
 //! Source: ECMA-262, sections 22.2.1 and 22.2.2.
@@ -27,10 +27,10 @@ const SETS: &[(char, &str)] = &[
     ),
 ];
 
-/// `pattern` of a schema in the compiler's syntax, where it may match anywhere in a text.
+/// `pattern` of a schema in llguidance's syntax, where it may match anywhere in a text.
 ///
 /// # Errors
-/// States why the compiler cannot search for the pattern.
+/// States why llguidance cannot search for the pattern.
 pub fn searched(pattern: &str) -> Result<String, String> {
     let Some(rewritten) = rewritten(pattern) else {
         return Err("brackets and doubled signs in a class must be escaped".to_string());
@@ -43,16 +43,16 @@ pub fn searched(pattern: &str) -> Result<String, String> {
 #[derive(Clone, Copy, PartialEq)]
 enum Context {
     Outside,
-    /// After the bracket that opens a class.
+    /// The character follows the bracket that opens a class.
     Opened,
-    /// After the `^` that follows the opening bracket.
+    /// The character follows the `^` after the opening bracket.
     Negated,
     Inside,
 }
 
-/// `pattern` with its sets written out. None if a class contains characters that the compiler would
+/// `pattern` with its sets written out. None if a class contains characters that llguidance would
 /// read as a nested class or as an operation on two classes, or if a class is empty, whose bracket
-/// the compiler would take for a character.
+/// llguidance would take for a character.
 fn rewritten(pattern: &str) -> Option<String> {
     use Context::{Inside, Negated, Opened, Outside};
     let mut out = String::with_capacity(pattern.len());

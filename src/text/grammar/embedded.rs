@@ -1,6 +1,6 @@
 //! JSON schemas inside a Lark grammar, after `%json`.
 //!
-//! Such schemas are rewritten as stand-alone schemas are, so that formats, bounds and limits of
+//! The schemas are rewritten as stand-alone schemas are, so that formats, bounds and limits of
 //! white space are the same.
 
 use std::iter;
@@ -14,7 +14,7 @@ use crate::past_unescaped;
 
 const MARK: &str = "%json";
 
-/// A Lark grammar whose schemas are rewritten for the compiler.
+/// A Lark grammar whose schemas are rewritten for llguidance.
 ///
 /// # Errors
 /// Names the line of a schema and the part of it that cannot be enforced.
@@ -39,7 +39,7 @@ pub fn written(lark: &str) -> Result<String, String> {
 }
 
 /// Schemas of a Lark grammar, with their byte ranges. Text after `%json` that is not JSON is
-/// skipped, and the compiler refuses it.
+/// skipped, and llguidance refuses it.
 fn schemas(lark: &str) -> impl Iterator<Item = (Range<usize>, Value)> {
     let mut at = 0;
     iter::from_fn(move || {

@@ -11,13 +11,13 @@ use super::{explained, panics};
 const EXCERPT_CHARS_MAX: usize = 20;
 
 /// # Errors
-/// States why the compiler refuses an expression that may match anywhere in a text.
+/// States why llguidance refuses an expression that may match anywhere in a text.
 pub fn check_searched(pattern: &str) -> Result<(), String> {
     check(&RegexAst::SearchRegex(pattern.to_string()))
 }
 
 /// # Errors
-/// States why the compiler refuses an expression that must match a whole text.
+/// States why llguidance refuses an expression that must match a whole text.
 pub fn check_whole(pattern: &str) -> Result<(), String> {
     check(&RegexAst::Regex(pattern.to_string()))
 }

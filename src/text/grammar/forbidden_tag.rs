@@ -52,7 +52,7 @@ struct WithoutTag {
     forbidden: Arc<ForbiddenTag>,
     /// Tag that ends the reasoning, while the reply is still in it.
     reasoning_close: Option<&'static str>,
-    /// Bytes with which the text ends that begin a tag: `reasoning_close`, then the forbidden tag.
+    /// Bytes at the text's end that begin a tag: `reasoning_close` if set, else the forbidden tag.
     matched: usize,
 }
 

@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 /// Formats that do not restrict a value more than its type, or whose meaning depends on the client.
 const SILENT: &[&str] = &["float", "double", "decimal", "password"];
 
-/// Bound beyond which the compiler treats neighbouring whole numbers as equal: the largest power of
+/// Bound beyond which llguidance treats neighbouring whole numbers as equal: the largest power of
 /// ten below 2^63, which a double holds exactly.
 pub const FAR: i64 = 1_000_000_000_000_000_000;
 

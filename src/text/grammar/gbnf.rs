@@ -13,7 +13,7 @@ use std::str::Chars;
 
 /// Most bytes of a grammar in GBNF.
 const BYTES_MAX: usize = 64 * 1024;
-/// Most bytes of all its terminals: each use of a rule repeats its text.
+/// Most bytes of all terminals of a translated grammar: each use of a rule repeats its text.
 const WRITTEN_BYTES_MAX: usize = 128 * 1024;
 /// Depth of groups inside each other, and of rules that refer to each other.
 const DEPTH_MAX: usize = 64;
@@ -97,7 +97,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Takes the next characters as long as they fit.
+    /// Takes the next characters as long as `fits` accepts them.
     fn while_fits(&mut self, fits: impl Fn(char) -> bool) -> String {
         let mut text = String::new();
         while self.chars.peek().is_some_and(|char| fits(*char)) {

@@ -15,7 +15,7 @@ use super::vocabulary::Vocabulary;
 /// Newlines allowed between reasoning and reply, part of neither: templates write two.
 const NEWLINES_MAX: usize = 2;
 
-/// Part of a reply that follows the grammar.
+/// Part of a reply that follows the grammar, delimited by tags.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Scope {
     /// Tag that ends the reasoning in which the reply begins; the grammar starts after the tag.

@@ -33,7 +33,7 @@ enum Stage {
         matched: usize,
     },
     Content,
-    /// Header of the answer, whose tokens from this index on are forced.
+    /// Header of the answer, whose tokens from this index on are still to be forced.
     Forced(usize),
     Bound(Box<Guide>),
     Complete,
@@ -50,8 +50,8 @@ struct HarmonyGuide {
 }
 
 impl Grammars {
-    /// Starts a reply in harmony that follows `compiled` by `plan`; if None, the reply has no
-    /// calls.
+    /// Starts a reply in harmony that follows `compiled` by `plan`; if `compiled` is None, the
+    /// reply has no calls.
     pub fn harmony(
         &self,
         compiled: Option<Arc<Compiled>>,
@@ -105,8 +105,8 @@ impl HarmonyGuide {
         }
     }
 
-    /// Ends the reasoning if `id` is a mark that does; marks that begin a message belong to the
-    /// next.
+    /// Ends the reasoning if `id` is a mark that ends it; marks that begin a message belong to the
+    /// next message.
     fn leave_reasoning(&mut self, id: TokenId) -> Result<(), String> {
         let begun = self.header().iter().position(|known| *known == id);
         match (self.marks.find(id), begun) {

@@ -1,4 +1,4 @@
-//! Limits on the cost of a grammar. A grammar beyond one is refused before any work.
+//! Limits on the cost of a grammar. A grammar beyond a limit is refused before it is compiled.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::{Grammar, GrammarError, reference_cost};
 use crate::past_unescaped;
 use step::DEEP_STACKS_BYTES;
 
-/// Longest time of compiling on one core of today; the other limits are set to keep it.
+/// Longest time of compiling a grammar on one core, which the limits on grammars are set to keep.
 pub const COMPILE_TIME: Duration = Duration::from_millis(50);
 /// CPU time allowed for a grammar's first mask, any later mask, or one token; longer work is
 /// cancelled.
@@ -27,13 +27,13 @@ pub const SCHEMA_VALUES_MAX: usize = 20_000;
 pub const SCHEMA_DEPTH_MAX: usize = 64;
 /// Objects and lists inside each other in a schema, with references followed.
 pub const LEVELS_MAX: usize = 400;
-/// Levels of a schema and of all schemas that it refers to, added up: bounds the compiler's stack.
+/// Levels of a schema and of all schemas that it refers to, added up: bounds llguidance's stack.
 pub const LEVELS_TOGETHER_MAX: usize = 4_000;
 /// Product of the numbers of alternatives that have to hold at once: each combination is compiled.
 pub const COMBINATIONS_MAX: usize = 128;
 /// Entries of one `oneOf` without fixed values: each pair of entries is compared.
 pub const ONE_OF_MAX: usize = 64;
-/// Threads that compile, so as many grammars are compiled at once.
+/// Threads that compile grammars, and most grammars that are compiled at once.
 pub const COMPILERS: usize = 2;
 /// Niceness of a compiling thread relative to the engine, the same as for parsing requests.
 pub const COMPILE_NICE: i32 = 10;
@@ -77,7 +77,7 @@ const EXACT_INTEGER_MAX: u128 = 1 << 53;
 pub const PARSER: ParserLimits = ParserLimits {
     max_items_in_row: 2_000,
     initial_lexer_fuel: 100_000,
-    // The unit allows some milliseconds for a mask, while other replies of the step wait.
+    // Fuel for some milliseconds of work on a mask, for which other replies of the step wait.
     step_lexer_fuel: 50_000,
     step_max_items: 50_000,
     // Each state takes some kilobytes in each reply.
@@ -380,7 +380,7 @@ fn depth_of_lark(text: &str) -> usize {
 }
 
 /// The values after each `%json` in a Lark grammar; text there that is not JSON is skipped, since
-/// the compiler refuses it.
+/// llguidance refuses it.
 fn schemas_in_lark(text: &str) -> Result<Vec<Value>, GrammarError> {
     let mut schemas = Vec::new();
     let mut rest = text;

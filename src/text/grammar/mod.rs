@@ -92,7 +92,7 @@ pub struct JsonGrammar {
 pub struct GrammarError(pub String);
 
 impl JsonGrammar {
-    /// The schema as rewritten for the compiler, and warnings about parts that are not enforced.
+    /// The schema as rewritten for llguidance, and warnings about parts that are not enforced.
     ///
     /// # Errors
     /// Names a keyword of a strict schema that cannot be enforced.
@@ -129,8 +129,8 @@ impl Grammar {
             Grammar::Lark(text) => embedded::written(text)?,
             Grammar::Calls { lark, .. } => lark.clone(),
             Grammar::Choice(choices) => {
-                // A single terminal: as rules, strings would be too many items of the parser's
-                // rows.
+                // All choices become one terminal: as rules, they would be too many items in the
+                // parser's rows.
                 let quoted = choices.iter().map(|choice| Value::from(choice.as_str()));
                 let quoted: Vec<String> = quoted.map(|choice| choice.to_string()).collect();
                 format!("start: CHOICE\nCHOICE: {}", quoted.join(" | "))
@@ -279,7 +279,7 @@ struct Compiler {
 }
 
 impl Compiler {
-    /// Compiles a grammar. Parts of calls' schemas that the compiler refuses or does not enforce
+    /// Compiles a grammar. Parts of calls' schemas that llguidance refuses or does not enforce
     /// are reported with paths.
     fn compile(&self, grammar: &Grammar) -> Result<Compiled, GrammarError> {
         let compiled = self.compile_new(grammar);
@@ -335,7 +335,7 @@ impl Compiler {
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Threads for the compiler, whose recursion needs deeper stacks than other threads have. The
+/// Threads for llguidance, whose recursion needs deeper stacks than other threads have. The
 /// threads end when the value is dropped.
 struct Threads {
     jobs: mpsc::Sender<Job>,
@@ -366,7 +366,7 @@ impl Threads {
         Threads { jobs }
     }
 
-    /// Runs `work` on one of the threads. A panic of `work` is passed on: no fault of the request.
+    /// Runs `work` on one of the threads. A panic is passed on, since it is no fault of a request.
     fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
         let (sender, receiver) = mpsc::sync_channel(1);
         let job = move || drop(sender.send(panic::catch_unwind(panic::AssertUnwindSafe(work))));
@@ -399,7 +399,7 @@ impl Compiled {
         &self.warnings
     }
 
-    /// Constraint of one reply in the part `scope`.
+    /// Constraint of one reply, of which the part `scope` follows the grammar.
     pub fn guide(self: &Arc<Self>, scope: Scope) -> Box<dyn Constraint> {
         Box::new(Guide::new(self.clone(), scope))
     }
@@ -438,7 +438,7 @@ fn explained(text: &str) -> String {
     if text.contains("operation cancelled") {
         return "it takes too long to find what may come next".to_string();
     }
-    // Masks allow every token that comes here, so the lexer has exceeded a limit at this one.
+    // Masks allow every token that comes here, so the lexer has exceeded a limit at this token.
     if text.contains("doesn't satisfy the grammar") {
         return "its lexer has too many states".to_string();
     }

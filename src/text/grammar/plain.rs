@@ -1,8 +1,8 @@
-//! Rewriting of schemas for the JSON compiler.
+//! Rewriting of JSON schemas for llguidance.
 //!
-//! The compiler follows only references whose pointers have no escapes, and ignores keywords that
-//! it does not know. A rewritten schema contains all schemas that it refers to; parts that cannot
-//! be enforced are reported with their paths.
+//! llguidance follows only references whose pointers have no escapes, and ignores keywords that it
+//! does not know. A rewritten schema contains all schemas that it refers to; parts that cannot be
+//! enforced are reported with their paths.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -60,7 +60,7 @@ pub struct Subschema<'r, 'v> {
     pub schema: &'v Value,
     /// Path of the schema in its document, for errors; may be empty.
     pub path: &'r str,
-    /// Whether each keyword must be enforced; else the rest is reported.
+    /// Whether each keyword must be enforced; else keywords that are not enforced give warnings.
     pub strict: bool,
     /// Whether white space may stand between the parts of the text.
     pub whitespace: bool,
@@ -69,7 +69,7 @@ pub struct Subschema<'r, 'v> {
 }
 
 impl<'v> Subschema<'_, 'v> {
-    /// The rewritten schema with the compiler's options, and warnings about parts not enforced.
+    /// The rewritten schema with llguidance's options, and warnings about parts not enforced.
     ///
     /// # Errors
     /// States what must be enforced and cannot, or that the result is too large.
@@ -101,10 +101,10 @@ impl<'v> Subschema<'_, 'v> {
     }
 }
 
-/// Warnings of the compiler about parts of a rewritten schema that it does not enforce.
+/// Warnings of llguidance about parts of a rewritten schema that it does not enforce.
 ///
 /// # Errors
-/// The reason why the compiler refuses the schema.
+/// The reason why llguidance refuses the schema.
 pub fn compiled(schema: &Value) -> Result<Vec<String>, String> {
     let build = || {
         let builder = GrammarBuilder::new(None, limits::PARSER);
@@ -330,7 +330,7 @@ impl<'r, 'v> Writer<'r, 'v> {
         Ok(Value::Object(written))
     }
 
-    /// A reference in the form that the compiler follows.
+    /// A reference in the form that llguidance follows.
     fn reference(&mut self, reference: &'v str) -> Option<String> {
         let target = self.root.target(reference)?;
         if std::ptr::eq(target, self.start) {

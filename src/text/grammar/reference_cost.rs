@@ -35,7 +35,7 @@ fn collect(value: &Value, root: &Root<'_>, targets: &mut HashSet<*const Value>) 
 }
 
 /// Depth of objects and lists in each other. `together` becomes the sum of the depths of all
-/// targets of references, since the compiler may recurse through each target once.
+/// targets of references, since llguidance may recurse through each target once.
 fn height(value: &Value, targets: &HashSet<*const Value>, together: &mut usize) -> usize {
     let inner = children(value).map(|(_, child)| height(child, targets, together));
     let height = 1 + inner.max().unwrap_or(0);
@@ -65,7 +65,8 @@ const NOTHING: Below = Below { levels: 0, ways: 1 };
 
 struct ReferenceCost<'v> {
     root: Root<'v>,
-    /// Counts by the address of a value; a value inside itself counts as nothing there.
+    /// Counts of the values read so far, by address. A value that is still being read has `NOTHING`
+    /// here, so that a schema with references to itself is counted once.
     known: HashMap<*const Value, Below>,
 }
 

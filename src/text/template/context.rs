@@ -9,7 +9,7 @@ use super::{Abilities, CallIds, Conversation};
 /// Names of a message's reasoning; templates read either one. Requests use the first.
 const REASONING: [&str; 2] = ["reasoning_content", "thinking"];
 
-/// Variables of a rendering, in the form that the template takes. Absent ones are defined as none.
+/// Variables of a rendering in the template's form; absent variables are defined as none.
 pub(super) fn of(conversation: &Conversation, abilities: &Abilities) -> Value {
     let messages = conversation.messages.iter();
     let messages: Value = messages.map(|one| message(one, abilities)).collect();

@@ -19,7 +19,7 @@ pub(super) fn text(value: &Value) -> Result<String, fmt::Error> {
     Ok(out)
 }
 
-/// [`text`] into a writer.
+/// Writes `str(value)` of Python; nothing for an undefined value.
 ///
 /// # Errors
 /// When the writer fails, or the value is nested deeper than [`NESTING_MAX`].
@@ -127,8 +127,8 @@ fn quoted(out: &mut dyn Write, text: &str) -> fmt::Result {
     out.write_char(quote)
 }
 
-/// Python's `str.isprintable` of one character: neither in Unicode's category of separators, except
-/// for the blank, nor in that of others.
+/// Python's `str.isprintable` of one character: false in Unicode's categories of separators, except
+/// for the blank, and in its categories "other", such as control characters.
 fn is_printable(c: char) -> bool {
     static OTHER: LazyLock<Regex> =
         LazyLock::new(|| Regex::new(r"[\p{C}\p{Z}]").expect("classes of Unicode"));

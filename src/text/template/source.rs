@@ -179,7 +179,7 @@ fn wrap(tokens: &[Token<'_>], filter: &str, edits: &mut Vec<Edit>) {
     }
 }
 
-/// Applies edits, which do not overlap, to `text`. Those at one position keep their order.
+/// Applies edits, which do not overlap, to `text`. Edits at one position keep their order.
 fn apply(text: &str, mut edits: Vec<Edit>, out: &mut String) {
     edits.sort_by_key(|edit| edit.start);
     let mut copied = 0;

@@ -59,7 +59,7 @@ impl SpecialTokens {
         found.map(|(_, text)| text)
     }
 
-    /// Name and text of each token.
+    /// Name and text of each special token that the checkpoint names.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, &str)> {
         self.texts.iter().map(|(name, text)| (*name, text.as_str()))
     }

@@ -22,18 +22,18 @@ const DEPTH_MAX: usize = 64;
 /// Position in the arguments at which the pending text begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 enum Position {
-    /// Before a key, or the end of an object.
+    /// A key or the end of the object comes next.
     #[default]
     Key,
-    /// Before a value, or the end of a list.
+    /// A value or the end of the list comes next.
     Value,
-    /// In a string.
+    /// The pending text begins inside a string.
     Text,
-    /// In a value that is no string, list or object.
+    /// The pending text begins inside a value that is no string, list or object.
     Bare,
-    /// After a value.
+    /// The pending text begins after a value.
     AfterValue,
-    /// After the arguments.
+    /// The pending text begins after all arguments.
     Closing,
 }
 

@@ -98,8 +98,8 @@ pub struct Rest {
 }
 
 impl Rest {
-    /// Drops these members from `pending`; returns whether the object has ended, perhaps without
-    /// its closing bracket.
+    /// Drops the members after the arguments from `pending`; returns whether the object has ended,
+    /// perhaps without its closing bracket.
     pub fn read(&mut self, pending: &mut String) -> bool {
         if self.scan.is_none() {
             match (head(pending, ","), head(pending, "}")) {
@@ -128,7 +128,7 @@ enum Remaining {
     Nothing,
 }
 
-/// Reader of an object that is a call: of its arguments as they come, or of all of it at once.
+/// Reader of an object that is a call: passes on arguments as they come, or reads all at once.
 #[derive(Debug, Default)]
 pub struct ObjectCall {
     remaining: Remaining,
@@ -151,8 +151,8 @@ impl ObjectCall {
         self.remaining == Remaining::Nothing
     }
 
-    /// Looks for the end of an object that is read at once; `text` begins with that of the last
-    /// call. The first scan begins in the state `start`.
+    /// Looks for the end of an object that is read at once. `text` is the object so far: it begins
+    /// with the `text` given before. The first scan begins in the state `start`.
     pub fn end(&mut self, start: fn() -> Scan, text: &str) -> Option<usize> {
         let (mut scan, scanned) = self.whole.take().unwrap_or((start(), 0));
         let end = scan.push(&text[scanned..]);

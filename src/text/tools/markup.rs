@@ -13,8 +13,8 @@
 //! with a value of the schema's type. The end of a function may be missing before that of the call,
 //! before another function, and at the end of the reply.
 //!
-//! What stays ambiguous: text in a value that looks like the end of a call and the beginning of
-//! another, or like the end of this value and the beginning of another argument.
+//! Two texts in a value stay ambiguous: one that looks like the end of a call and the beginning of
+//! another, and one that looks like the end of the value and the beginning of another argument.
 
 use super::json::Scan;
 use super::schemas::{ToolSchemas, Types};
@@ -126,8 +126,8 @@ impl<T: Tags> Reader<'_, T> {
         }
     }
 
-    /// Looks for the name of an argument and what follows it. A known name may contain the text
-    /// that ends other names.
+    /// Looks for the name of an argument and the text that must follow the name. A known name may
+    /// contain the text that ends other names.
     fn name<'t>(&self, text: &'t str) -> Named<'t> {
         for known in self.schemas.arguments_of(self.function) {
             let found = next(text, known).and_then(|length| {
@@ -150,7 +150,7 @@ impl<T: Tags> Reader<'_, T> {
         }
     }
 
-    /// Looks for a function's name with the proof of a call after it: an argument or an end.
+    /// Looks for a function's name and, after it, an argument or an end, which prove a call.
     fn function<'t>(&self, text: &'t str) -> Named<'t> {
         let found = T::function(text)?;
         let rest = &text[found.1..];
@@ -330,12 +330,12 @@ enum Last {
 
 #[derive(Debug, Default)]
 enum CallState {
-    /// Between arguments.
+    /// The text read so far ends between arguments.
     #[default]
     Arguments,
-    /// Inside the value of an argument.
+    /// The text read so far ends inside the value of an argument.
     Value(Argument),
-    /// After the end of a function.
+    /// The text read so far ends after the end of a function.
     Closing,
 }
 

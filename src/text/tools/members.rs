@@ -31,10 +31,10 @@ pub struct Layer<M> {
     indices: HashMap<String, usize>,
     /// Members by an expression that their names match.
     patterns: Vec<(Regex, M)>,
-    /// Schema of all other members, if there is one.
+    /// Schema of the members that neither `named` nor `patterns` describes, if there is one.
     others: Option<M>,
     required: Vec<String>,
-    /// Whether other members are forbidden.
+    /// Whether members that the schema does not describe are forbidden.
     closed: bool,
 }
 
@@ -43,7 +43,7 @@ pub struct Layer<M> {
 #[derive(Clone, Debug)]
 pub struct Members<M> {
     pub alternatives: Vec<Vec<Arc<Layer<M>>>>,
-    /// Whether all alternatives and layers are there; false beyond the limits.
+    /// Whether no alternative and no layer was left out because of the limits.
     pub exact: bool,
 }
 
@@ -60,7 +60,7 @@ impl<M> Default for Members<M> {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Member<M> {
     pub name: String,
-    /// Statements of all layers about the member.
+    /// Schemas, or types, that the layers state for the member.
     pub said: Vec<M>,
     pub required: bool,
     /// Whether a layer forbids the member.
@@ -270,7 +270,7 @@ impl<'v> Layer<&'v Value> {
 }
 
 impl<M: Clone> Layer<M> {
-    /// Statements of the layer about the member `name`.
+    /// Schemas, or types, that the layer states for the member `name`.
     fn said(&self, name: &str) -> Vec<M> {
         let named = self.indices.get(name).map(|at| self.named[*at].1.clone());
         let patterns = self.patterns.iter();

@@ -1,5 +1,5 @@
-//! The form of Mistral Small 4 and others with the tokenizer's version 13 and later:
-//! `[TOOL_CALLS]NAME[ARGS]{JSON}`, one after the other.
+//! The form of Mistral Small 4 and of other models with version 13 or later of Mistral's tokenizer:
+//! `[TOOL_CALLS]NAME[ARGS]{JSON}`, one call after the other.
 
 use super::json::Arguments;
 use super::markup::named;

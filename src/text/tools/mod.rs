@@ -64,7 +64,7 @@ pub trait Syntax: Default + std::fmt::Debug + Send + 'static {
     /// Texts of tags that some tokenizers have as control tokens.
     const MARKS: &'static [&'static str];
 
-    /// Reads the text after [`Syntax::OPEN`]; `text` begins with that of the last call.
+    /// Reads the text after [`Syntax::OPEN`]; when called again, `text` has more at its end.
     fn open(&mut self, text: &str, sink: &mut Sink<'_>) -> Opening;
 
     /// Reads more of a call, and removes the text that is done from `pending`.
@@ -139,9 +139,9 @@ impl<S: Syntax> Reader for S {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     No,
-    /// Cut off at its length: the model would have gone on.
+    /// The reply was cut off at its length: the model would have gone on.
     Cut,
-    /// Ended by the model.
+    /// The model ended the reply.
     Itself,
 }
 
@@ -239,16 +239,16 @@ impl Sink<'_> {
 
 #[derive(Clone, Copy, Debug)]
 enum Mode {
-    /// Outside of calls. `after_call`: newlines are dropped until other text comes.
+    /// The text so far ends outside of calls; `after_call`: newlines before more text are dropped.
     Text { after_call: bool },
     /// After an opening tag: the pending text starts with blanks and the tag, together `tag_end`
     /// bytes. `bare`: the tag is missing, and [`Syntax::BARE`] follows the blanks.
     Opening { tag_end: usize, bare: bool },
-    /// Inside a JSON object that is content.
+    /// The text so far ends inside a JSON object that is no call and is passed on as content.
     Object,
-    /// Inside a call.
+    /// The text so far ends inside a call.
     Call,
-    /// After all wanted calls: the rest of the text is dropped.
+    /// All wanted calls are complete: the text after the calls is dropped.
     Enough,
 }
 
@@ -300,8 +300,8 @@ impl ToolParser {
         self
     }
 
-    /// Sets whether the parser is lenient. Strict ones read only the exact form, which grammars
-    /// enforce.
+    /// Sets whether the parser is lenient. A strict parser reads only the exact form, which
+    /// grammars enforce.
     pub fn forgiving(mut self, forgiven: bool) -> ToolParser {
         self.lenient = forgiven;
         self
@@ -523,7 +523,7 @@ impl From<Miss> for Opening {
     }
 }
 
-/// Bytes up to the end of `expected`, which must come first after blanks.
+/// Bytes up to the end of `expected`, which `text` must begin with, after blanks.
 fn head(text: &str, expected: &str) -> Result<usize, Miss> {
     let rest = text.trim_start();
     let blank = text.len() - rest.len();
@@ -533,7 +533,7 @@ fn head(text: &str, expected: &str) -> Result<usize, Miss> {
     }
 }
 
-/// Bytes of `expected`, which must come first.
+/// Bytes of `expected`, which `text` must begin with.
 fn next(text: &str, expected: &str) -> Result<usize, Miss> {
     if text.starts_with(expected) {
         Ok(expected.len())
@@ -570,7 +570,7 @@ fn take_front(pending: &mut String, length: usize) -> String {
     front
 }
 
-/// Drops newlines at the start.
+/// Drops newlines at the start of `pending`.
 pub fn drop_newlines(pending: &mut String) {
     let blank = pending.len() - pending.trim_start_matches('\n').len();
     pending.drain(..blank);

@@ -12,11 +12,11 @@
 
 use super::markup::{Markup, Tags};
 
-/// Tags of the calls of Qwen3-Coder and others.
+/// Tags of the calls of Qwen3-Coder, Qwen3.5, Qwen3.6 and Nemotron 3.
 #[derive(Debug, Default)]
 pub struct Qwen3CoderTags;
 
-/// Reader of the calls of Qwen3-Coder and others.
+/// Reader of the calls of Qwen3-Coder, Qwen3.5, Qwen3.6 and Nemotron 3.
 pub type Qwen3Coder = Markup<Qwen3CoderTags>;
 
 impl Tags for Qwen3CoderTags {

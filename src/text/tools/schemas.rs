@@ -116,7 +116,7 @@ impl Types {
         !self.and(others).unsaid()
     }
 
-    /// Whether no value is of both; unstated types may be any.
+    /// Whether no value has a type of `self` and one of `other`; unstated types may be any.
     pub fn excludes(self, other: Types) -> bool {
         !self.unsaid() && !other.unsaid() && !self.has(other)
     }
@@ -126,7 +126,7 @@ impl Types {
         self == Types::NULL
     }
 
-    /// The types without that of text.
+    /// The types without that of strings.
     pub fn without_text(self) -> Types {
         self.without(Types::STRING)
     }
@@ -190,12 +190,12 @@ impl Types {
         Some(self).filter(|types| !types.unsaid())
     }
 
-    /// The types of `self` and of `other`.
+    /// Union of the types of `self` and of `other`.
     pub const fn or(self, other: Types) -> Types {
         Types(self.0 | other.0)
     }
 
-    /// The types that `self` and `other` have in common.
+    /// Intersection of the types of `self` and of `other`.
     pub fn and(self, other: Types) -> Types {
         Types(self.0 & other.0)
     }

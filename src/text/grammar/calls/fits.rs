@@ -12,7 +12,7 @@ use crate::grammar::keywords::{is_of, is_silent, spelt, unknown_type};
 use crate::grammar::{bounds, ecma};
 use crate::tools::{Root, SCHEMA_DEPTH_MAX};
 
-/// Comparisons of listed values with keywords in a document; further lists are not changed.
+/// Most comparisons of listed values with keywords in a document; later lists are unchanged.
 const COMPARED_MAX: usize = 100_000;
 /// Bytes of keywords beside alternatives that may be copied into the alternatives of a document.
 const WRITTEN_BYTES_MAX: usize = 1 << 18;

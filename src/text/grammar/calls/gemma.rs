@@ -100,8 +100,8 @@ struct Values<'l, 'v> {
     function: &'l Function<'v>,
     /// Number of rules written so far.
     rules: usize,
-    /// Names of rules by the addresses of their schemas: many may refer to the same schema, and
-    /// schemas to each other.
+    /// Names of rules by the addresses of their schemas: many values may have the same schema, and
+    /// schemas may refer to each other.
     known: HashMap<*const Value, String>,
 }
 

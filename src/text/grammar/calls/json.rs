@@ -33,7 +33,7 @@ impl CallGrammar for Llama3Json {
     const AROUND: (&'static str, &'static str) = ("", "}");
     const JSON: bool = true;
 
-    /// Expression of the rest of a name and of text up to its first difference from a call.
+    /// Expression of text after `{"name": "` up to its first difference from a call.
     fn other() -> Option<String> {
         let after = &llama3_json::PARAMETERS[1..];
         Some(format!(r#"([^"\\]|\\(?s:.))*"{}"#, differs(after, "{")))
@@ -55,7 +55,7 @@ impl CallGrammar for Llama3Json {
 /// The schema of a call of `name`, whose arguments have `schema`.
 fn call(name: &str, mut schema: Value) -> Value {
     let mut call = json!({"type": "object", "additionalProperties": false});
-    // The compiler looks for `$defs` and `x-guidance` only at the root of a schema.
+    // llguidance looks for `$defs` and `x-guidance` only at the root of a schema.
     for root in ["$defs", "x-guidance"] {
         let found = schema.as_object_mut().and_then(|map| map.remove(root));
         if let Some(value) = found {
@@ -91,7 +91,7 @@ pub(super) fn arguments(lark: &mut Lark, function: &Function<'_>) -> Result<Stri
     written(lark, function, None)
 }
 
-/// The arguments of a function as one JSON value, in a call's schema if `call` makes one.
+/// Rule part for arguments as one JSON value, or for the whole call whose schema `call` makes.
 fn written(
     lark: &mut Lark,
     function: &Function<'_>,

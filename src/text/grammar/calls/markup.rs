@@ -136,7 +136,8 @@ fn write_argument<'v, T: Tags>(
     Ok(())
 }
 
-/// Forms of an argument as text; None if its schema allows no text.
+/// Texts that an argument may have as a bare string; None if its schema allows no string. A schema
+/// that cannot be enforced allows any text with a warning; in a strict function it is an error.
 fn text_part<'v, T: Tags>(
     lark: &mut Lark,
     path: &str,

@@ -90,7 +90,7 @@ fn together(schema: &Map<String, Value>, root: &Root<'_>) -> Option<Map<String, 
 }
 
 /// `schema` with the keywords beside its alternatives merged into each of them, without
-/// alternatives under which no value is valid; None if these cannot be merged.
+/// alternatives under which no value is valid; None if keywords cannot be merged.
 fn spread(
     schema: &Map<String, Value>,
     judge: &Judge<'_, '_>,
@@ -236,7 +236,7 @@ fn stands_alone(schema: &Map<String, Value>) -> bool {
     restrictions(schema).all(|(name, _)| ALONE.contains(&name.as_str()))
 }
 
-/// Adds a keyword of another schema; None if one schema cannot express both.
+/// Adds a keyword of another schema to `one`; None if one schema cannot express both keywords.
 fn add(one: &mut Map<String, Value>, keyword: &str, value: &Value) -> Option<()> {
     let both = match (keyword, one.get(keyword)) {
         ("const" | "enum", _) => return add_values(one, keyword, value),

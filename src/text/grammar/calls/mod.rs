@@ -35,7 +35,7 @@ pub enum Calls {
 /// Reason why there is no grammar of the calls.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Refused {
-    /// Name of the tool at fault; None if all are.
+    /// Name of the tool at fault; None if the fault is of all tools together.
     pub tool: Option<String>,
     pub problem: String,
 }
@@ -100,7 +100,7 @@ pub trait CallGrammar: Syntax {
     fn function(lark: &mut Lark, function: &Function<'_>) -> Result<String, String>;
 }
 
-/// [`grammar`] of calls in a model's form.
+/// Grammar that [`grammar`] writes for calls in the form `format`.
 pub fn grammar_of(
     format: ToolFormat,
     tools: &[Value],
@@ -174,7 +174,7 @@ pub fn grammar<S: CallGrammar>(
     })
 }
 
-/// [`names`] of calls in a model's form.
+/// Grammar that [`names`] writes for calls in the form `format`.
 pub fn names_of(format: ToolFormat, tools: &[Value]) -> Grammar {
     with_syntax!(format, S => names::<S>(tools))
 }
@@ -201,7 +201,7 @@ fn heads<S: CallGrammar>(lark: &mut Lark, names: &[&str]) -> String {
         let sign = head.find(S::SIGN).unwrap_or_default();
         regex_literal(&head[sign..]).replace('\n', "\\n")
     });
-    // The rule goes on after a start, since a token may contain more than its end.
+    // Any text may follow a start, since a token may contain the start's end and more text.
     let heads = heads.collect::<Vec<String>>().join("|");
     lark.line(&format!("HEAD: /{blank}({heads})(?s:.*)/"));
     match S::SIGN {
@@ -334,7 +334,7 @@ impl<'v> Function<'v> {
         }
     }
 
-    /// Types of an argument as the reader of calls takes it.
+    /// Types as which the reader of calls takes an argument.
     fn types(&self, argument: &str) -> Types {
         self.types.types(argument).unwrap_or(Types::TEXT)
     }
@@ -471,17 +471,17 @@ pub struct CallSchema {
     /// Path of the schema in the request, for messages.
     path: String,
     strict: bool,
-    /// The schema as it was rewritten for the compiler.
+    /// The schema as it was rewritten for llguidance.
     json: Value,
-    /// Schema of any value, which replaces `json` if the compiler refuses that.
+    /// Schema of any value, which replaces `json` if llguidance refuses `json`.
     any: Value,
 }
 
-/// Compiles each schema of a grammar of calls alone, after the compiler refused a part of the
+/// Compiles each schema of a grammar of calls alone, after llguidance refused a part of the
 /// grammar. Returns the grammar with refused schemas replaced, and with warnings that have paths.
 ///
 /// # Errors
-/// The part of a strict function that the compiler does not enforce.
+/// The part of a strict function that llguidance does not enforce.
 pub fn looked_through(
     mut lark: String,
     mut warnings: Vec<String>,
@@ -543,7 +543,7 @@ fn object_problems(members: &Members<&Value>, root: &Root<'_>) -> Vec<String> {
 #[derive(Default)]
 pub struct Lark {
     text: String,
-    /// Warnings about parts that are not enforced.
+    /// Warnings about parts of schemas that the grammar does not enforce.
     warnings: Vec<String>,
     /// Schemas in the grammar.
     schemas: Vec<CallSchema>,
@@ -580,7 +580,7 @@ impl Lark {
         }
     }
 
-    /// Rule part for a schema that was rewritten for the compiler.
+    /// Rule part for a schema that was rewritten for llguidance.
     fn json(&self, schema: &Value) -> Result<String, String> {
         let rule = json_rule(schema);
         self.check_size(rule.len())?;

@@ -36,7 +36,7 @@ const INTEGER: &str = "/-?(0|[1-9][0-9]*)/";
 pub struct Text {
     /// Expressions of texts by length, pattern or format, one for each alternative of the schema.
     pub free: Vec<String>,
-    /// Expressions of other texts: listed strings, and scalars of JSON.
+    /// Expressions of texts in a fixed form: listed strings, and scalars of JSON.
     pub fixed: Vec<String>,
     /// Types whose values are written as JSON.
     pub json: Types,
@@ -86,7 +86,7 @@ impl Text {
         }
     }
 
-    /// Expression of Lark for the argument in the rule `rule`. `free` texts exclude those that the
+    /// Expression of Lark for the argument in the rule `rule`. `free` texts exclude texts that the
     /// reader would take for a value of another type.
     pub fn expression(&self, lark: &mut Lark, rule: &str) -> String {
         let lookalikes = self.lookalikes.lookalikes();
@@ -112,14 +112,14 @@ impl Text {
 
 struct Texts<'r, 'v> {
     root: &'r Root<'v>,
-    /// Tag that ends a text.
+    /// Closing tag of the argument, which no text may contain.
     tag: &'r str,
     /// Types as which the reader takes the argument.
     read: Types,
     /// Types of which all JSON values are allowed.
     plain: Types,
     found: Text,
-    /// Schemas whose texts have been added. Else schemas that share others would take exponential
+    /// Schemas whose texts have been added; reading a shared schema again would take exponential
     /// time.
     seen: HashSet<*const Value>,
     /// Schemas around the one that is being read.
@@ -173,7 +173,7 @@ impl<'v> Texts<'_, 'v> {
         Ok(())
     }
 
-    /// Adds the texts that one alternative allows.
+    /// Adds the texts that one alternative of the argument's schema allows.
     fn option(&mut self, option: &'v Value, depth: usize) -> Result<(), String> {
         let types = self.root.types(option);
         let followed = keywords::followed(option, self.root)?;
@@ -335,9 +335,9 @@ fn length(schema: &Value) -> Result<Option<String>, String> {
 #[derive(Clone, Copy, PartialEq)]
 enum Edge {
     Anywhere,
-    /// At the end of the text.
+    /// The pattern's end must be at the end of the text.
     Anchored,
-    /// Next to another part of the whole pattern.
+    /// The pattern is a part of a larger one, and its end touches another part.
     Inside,
 }
 
@@ -412,7 +412,7 @@ fn inner(group: &str) -> Option<&str> {
     }
 }
 
-/// The alternatives of a pattern.
+/// Alternatives of a pattern, which `|` outside of groups and classes separates.
 fn alternatives(pattern: &str) -> Vec<&str> {
     let ends = signs(pattern).filter(|(_, sign, depth)| *sign == '|' && *depth == 0);
     let ends: Vec<usize> = ends.map(|(at, ..)| at).collect();

@@ -2,9 +2,9 @@
 //! checkpoint is needed.
 //!
 //! Instructions of the client and its tools are in a message of the developer; the system message
-//! is fixed except for a few variables. The prompt has reasoning only from after the last final
-//! answer, as while tools are called. No date is written unless a request sets one: a prompt that
-//! changes daily defeats the prefix cache.
+//! is fixed except for a few variables. Reasoning before the last final answer is left out; later
+//! reasoning, between calls of tools, is kept. No date is written unless a request sets one: a
+//! prompt that changes daily defeats the prefix cache.
 //!
 //! Source: openai/harmony, `docs/format.md`; a header's parts have the order of OpenAI's renderer.
 

@@ -26,14 +26,14 @@ const CHANNELS: [(&str, Channel); 3] = [
     ("final", Channel::Final),
 ];
 
-/// Parts of a header.
+/// Parts of a message's header that decide how its text is read.
 #[derive(Debug, Default, PartialEq)]
 pub struct Header<'h> {
     pub channel: Option<Channel>,
     pub recipient: Option<&'h str>,
     /// Whether the author is another than the assistant.
     pub foreign: bool,
-    /// Text that is no part of a header: that of a message whose mark after the header is missing.
+    /// Text after the header, of a message in which the mark between header and text is missing.
     pub rest: &'h str,
 }
 
@@ -52,7 +52,7 @@ impl<'h> Header<'h> {
     }
 }
 
-/// The first known channel, and the byte at which the text goes on.
+/// The first known channel, and the byte after its name.
 fn channel(text: &str) -> Option<(Channel, usize)> {
     let mark = Mark::Channel.text();
     text.match_indices(mark).find_map(|(at, _)| {

@@ -108,13 +108,13 @@ impl Marks {
         }
     }
 
-    /// The mark with the id `id`, if it is one.
+    /// Mark with the token id `id`; None if the token is no mark of harmony.
     pub fn find(&self, id: TokenId) -> Option<Mark> {
         let at = self.ids.iter().position(|known| *known == id)?;
         Some(Mark::ALL[at])
     }
 
-    /// Id of a mark.
+    /// Token id of a mark.
     pub fn id(&self, mark: Mark) -> TokenId {
         self.ids[mark as usize]
     }

@@ -1,8 +1,8 @@
 //! Parser of an output in harmony: text and marks in, deltas out.
 //!
 //! Messages of the channel `analysis` are reasoning, messages to a function of the request are
-//! calls, others are content. Messages to other tools, such as those of the model's training, and
-//! messages of another author are reasoning.
+//! calls. Messages to tools that the request lacks, such as those of the model's training, and
+//! messages of another author are reasoning. All remaining messages are content.
 
 use std::sync::Arc;
 
@@ -246,7 +246,7 @@ impl HarmonyReader {
         self.say(Header::read(&pending).rest, out);
     }
 
-    /// Ends the current message in its region, and expects a header next.
+    /// Ends the current message, in whatever region the text so far ends; a header comes next.
     fn end(&mut self, end: End, out: &mut Vec<Delta>) {
         match self.region {
             Region::Header => self.end_header(end, out),
