@@ -13,9 +13,13 @@ import argparse
 import collections
 import functools
 import pathlib
+import re
 import subprocess
 
 from comment_sample import TESTS, product
+
+# Names of tests at earlier revisions.
+FORMER = re.compile(r"(^|/)(trials|sim)\.rs$")
 
 
 def git(*command):
@@ -33,7 +37,7 @@ def entries(*command):
     """`(room, words before the path)` of each file of product code that git lists."""
     for entry in git(*command).decode().splitlines():
         about, path = entry.split("\t")
-        if path.endswith(".rs") and not TESTS.search(path):
+        if path.endswith(".rs") and not TESTS.search(path) and not FORMER.search(path):
             yield "/".join(pathlib.Path(path).parts[:-1][:2]) or ".", about.split()
 
 

@@ -63,7 +63,8 @@ const UNFOUND: f64 = 0.5;
 const NEWCOMERS: usize = 4;
 /// Divisor of all snapshots: snapshots of new prefixes are at most that part.
 const NEWCOMERS_PART: usize = 8;
-/// Steps into which an owner's part of its share is rounded, so that evictions do not alternate.
+/// Steps per share, to which the ratio of an owner's pages to its share is rounded: a single
+/// evicted page then seldom changes which owner loses the next one.
 const SHARE_PARTS: usize = 8;
 /// Number of evicted prefixes whose last use is remembered.
 const GONE_MAX: usize = 1024;
@@ -880,7 +881,8 @@ impl<N: Naming> Prefixes<N> {
             let least = least.filter(|id| worth(*id) < own_worth);
             let newcomer = || self.newcomer(may_go.clone()).filter(|_| !is_middle);
             let least = least.or_else(newcomer);
-            // An owner with fewer snapshots gets one of another owner whatever its worth.
+            // For an owner with fewer snapshots, another owner's least valuable snapshot is
+            // evicted even if it is worth more than the new one.
             let of_others = may_go.filter(|id| self.snapshot(*id).owner != owner && !is_middle);
             let id = least.or_else(|| of_others.min_by_key(|id| worth(*id)))?;
             self.evict(id, |_| true);

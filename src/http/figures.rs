@@ -81,22 +81,22 @@ macro_rules! times {
 }
 
 times! {
-    /// From a request's arrival at the engine to its first token.
+    /// Time from a request's arrival at the engine to its first token.
     first_token: of_seconds "atlas_time_to_first_token_seconds" "vllm:time_to_first_token_seconds",
     /// Time between tokens of one request.
     between_tokens: of_seconds
         "atlas_inter_token_latency_seconds" "vllm:inter_token_latency_seconds",
     /// Mean time between tokens of a request.
     per_token: of_seconds "" "vllm:request_time_per_output_token_seconds",
-    /// From a request's arrival at the engine to the end of its replies.
+    /// Time from a request's arrival at the engine to the end of its replies.
     request: of_seconds "atlas_request_duration_seconds" "vllm:e2e_request_latency_seconds",
-    /// From a request's arrival at the engine to its slot.
+    /// Time from a request's arrival at the engine until it is given a slot.
     queue: of_seconds "atlas_request_queue_seconds" "vllm:request_queue_time_seconds",
-    /// From a request's slot to its first token.
+    /// Time from when a request is given a slot to its first token.
     prefill: of_seconds "atlas_request_prefill_seconds" "vllm:request_prefill_time_seconds",
-    /// From a request's first token to its last.
+    /// Time from a request's first token to its last.
     decode: of_seconds "atlas_request_decode_seconds" "vllm:request_decode_time_seconds",
-    /// Time from a request's slot to the end of its replies.
+    /// Time from when a request is given a slot to the end of its replies.
     inference: of_seconds "" "vllm:request_inference_time_seconds",
     /// Tokens of a request's prompts.
     prompt_tokens: of_tokens "atlas_request_prompt_tokens" "vllm:request_prompt_tokens",

@@ -188,7 +188,7 @@ impl Rope {
         }
     }
 
-    /// Cosine and sine of a pair's angle, times the growth of queries and keys.
+    /// Cosine and sine of a pair's angle, both times YaRN's attention factor (1 without YaRN).
     pub fn rotation(&self, position: usize, pair: usize, rotary_dim: usize) -> (f32, f32) {
         let angle = position as f64 * self.frequency(pair, rotary_dim);
         let growth = self.growth();

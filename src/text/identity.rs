@@ -36,7 +36,7 @@ fn stops(facts: &Facts) -> impl Iterator<Item = &'static str> {
 /// Checks that the tokenizer has the manifest's ids for tokens that frame a conversation.
 ///
 /// # Errors
-/// The first token with another id, in words without a fix.
+/// Names the first token whose id differs; the message suggests no remedy.
 pub fn check_tokenizer(facts: &Facts, tokenizer: &Tokenizer) -> Result<(), String> {
     let wrong = framing(facts).find(|(id, text)| tokenizer.id_of(text) != Some(*id));
     let Some((id, text)) = wrong else {
@@ -56,7 +56,7 @@ pub fn check_tokenizer(facts: &Facts, tokenizer: &Tokenizer) -> Result<(), Strin
 /// and the tags around reasoning.
 ///
 /// # Errors
-/// The token that the template does not write, in words without a fix.
+/// Names the token that the template does not write; the message suggests no remedy.
 pub fn check_template(facts: &Facts, template: &Template) -> Result<(), String> {
     let turns = turns(template).map_err(|error| error.to_string())?;
     if !stops(facts).any(|stop| turns.contains(stop)) {

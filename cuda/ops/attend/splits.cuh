@@ -355,8 +355,9 @@ struct Splits : Queries<A, 1> {
   // Statistics of a row in the split that ran last, if `put` has stored them in `shared`.
   __device__ Stats stats(int row) const { return shared.stats[row]; }
 
-  // Runs split `of`, whose first item is `items`; `put(row, stats)` takes each row's statistics,
-  // `part` has the weighted sums of values.
+  // Computes the attention of split `of`; `items` is the number of the ring's item with the split's
+  // first keys. `put(row, stats)` receives each row's maximum and sum; the member `part` has the
+  // weighted sums of values.
   template <class Put>
   __device__ void run(int of, int items, const Put& put) {
     const int blocks = blocks_of(of);

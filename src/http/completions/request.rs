@@ -52,7 +52,8 @@ impl CompletionRequest {
         let prompt_logprobs = prompt_logprobs(&object, stream)?;
         let length = length(&object, echo || prompt_logprobs.is_some())?;
         let wanted = if echo { logprobs } else { None };
-        // A request for no tokens is answered once its prompt is scored, reported or not.
+        // The prompt of a request for no tokens is scored even if no log-probabilities are asked
+        // for: the request ends when the scoring does.
         let scored = matches!(length, Length::Tokens(0, _)).then_some(0);
         let ask = Ask {
             messages_field: "prompt",

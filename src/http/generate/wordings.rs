@@ -22,7 +22,7 @@ pub struct Wordings {
 #[derive(Debug, Default)]
 pub struct WordTokens {
     pub bad: Vec<Vec<TokenId>>,
-    /// Tokens whose text has a breaker, ascending.
+    /// Tokens whose text contains a sequence breaker of the DRY penalty, ascending.
     pub breakers: Vec<TokenId>,
 }
 

@@ -210,8 +210,8 @@ fn head_scale() -> f32 {
     logits / hidden.sqrt()
 }
 
-/// Values of a router's rows on the common channels, for logits with a mean of `-below`; ranks of
-/// experts are drawn anew in each layer.
+/// Values of a router's rows on the channels that hold one value for every token. They give each
+/// expert its popularity, lowered by `below`; ranks of experts differ between layers.
 fn popularity(router: Weight, below: f32) -> Vec<f32> {
     let layer = match router.site() {
         Site::Layer(layer) => layer,

@@ -13,10 +13,10 @@ use step::executor::DeviceError;
 /// Reason for which a checkpoint cannot be served. The text names the file, the tensor and the fix.
 #[derive(Debug, Error)]
 pub enum WeightsError {
-    /// The path does not lead to a directory with a checkpoint; the problem ends with the fix.
+    /// The path leads to no directory with a checkpoint; `problem` states a remedy last.
     #[error("{path}: {problem}")]
     Directory { path: PathBuf, problem: String },
-    /// A packed file is damaged or not this binary's; the problem ends with the fix.
+    /// A packed file is damaged or not this binary's; `problem` states a remedy last.
     #[error("{path}: {problem}")]
     Packed { path: PathBuf, problem: String },
     /// A file is missing.
@@ -43,7 +43,7 @@ pub enum WeightsError {
         download()
     )]
     NotRegular { path: PathBuf },
-    /// Another user may have placed a link.
+    /// Another user may have placed the file, or a link on its path.
     #[error("{path}: {}", distrust(why, directory))]
     Untrusted {
         path: PathBuf,

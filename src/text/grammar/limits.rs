@@ -162,7 +162,7 @@ struct Repetitions {
     group: Group,
     /// Parts of the largest repetition.
     most: usize,
-    /// Number of repetitions in the longest row of repetitions.
+    /// Largest number of repeated or optional items that follow each other within one group.
     row_most: usize,
     /// Number of parts as they are written, not repeated.
     count: usize,

@@ -136,7 +136,8 @@ impl Reader<'_, '_> {
             }
             "tied_head" => Some(json!(traits.tied)),
             "attention.yarn.truncate" => Some(json!(true)),
-            // A quotient of two numbers in configurations; a fact checks that they are equal.
+            // Quotient of `mscale` and `mscale_all_dim` in configurations: 1, since a fact checks
+            // that the two are equal.
             "attention.yarn.attention_factor" => {
                 let mscale = numbers::of_key("attention.yarn.mscale_all_dim").at;
                 let is_stated = mscale.iter().any(|at| self.words.stated(at).is_some());

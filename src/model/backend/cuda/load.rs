@@ -233,8 +233,8 @@ fn queue(
 ///
 /// # Safety
 /// `stored` points to the codes, scales and factors of the rows, as `Job::read` leaves them, and
-/// `weight` to memory for the matrix of `to`. Both are the device's until the stream has passed
-/// this.
+/// `weight` to memory for the matrix of `to`. Neither may be freed or written until the
+/// stream has run the repacking.
 pub unsafe fn pack(
     stored: *const u8,
     rows: usize,

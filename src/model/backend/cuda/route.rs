@@ -15,7 +15,7 @@ use step::executor::DeviceError;
 
 /// Elements of a row's widest tensor: the results at all of the row's experts together.
 pub const WIDEST_ROW: usize = Moe::ASSIGNED * most(Moe::WIDTH, Moe::INTERMEDIATE);
-/// Length of the longest row of experts' matrices.
+/// Length of the rows of experts' down matrices.
 pub const LONGEST: usize = Moe::INTERMEDIATE;
 /// Number of assignments of a step's rows to experts, the shared one included.
 const ASSIGNMENTS: usize = ROWS_MAX * Moe::ASSIGNED;

@@ -233,7 +233,7 @@ impl Steps {
         }
     }
 
-    /// Notes that the stream has passed the copies of both batches.
+    /// Notes that the copies of both batches, `now` and `drafts`, to the device have ended.
     pub fn passed(&mut self) {
         (self.now.begun, self.drafts.begun) = (false, false);
     }
