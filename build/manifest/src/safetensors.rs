@@ -26,7 +26,7 @@ pub(crate) struct Entry {
 /// Header without its metadata, and the data section.
 ///
 /// # Errors
-/// What is wrong with the file, in words.
+/// Message that says why the file is no safetensors file.
 pub(crate) fn split(file: &[u8]) -> Result<(BTreeMap<String, Entry>, &[u8]), String> {
     let length = file.split_first_chunk::<LENGTH_BYTES>();
     let (length, rest) = length.ok_or("shorter than the length of a safetensors header")?;

@@ -808,14 +808,8 @@ fn kernels_step(name: &'static str, protects: &'static str, targets: Vec<String>
 /// model's backend above that.
 fn boundary_step(target: &'static str) -> Step {
     let protects = "the crate between Rust and CUDA, and the backend above it, hold their rules";
-    let reads = [
-        "Cargo.toml",
-        "Cargo.lock",
-        "ffi",
-        "build/manifest",
-        "src/model",
-    ];
-    let reads = Reads::of(&[&reads[..], &["src/step", "src/host"]].concat());
+    let crates = ["ffi", "build/manifest", "src/host", "src/model", "src/step"];
+    let reads = Reads::of(crates.iter().chain(&["Cargo.toml", "Cargo.lock"]));
     let step = Step::new("boundary", protects, boundary).of(target);
     step.reads(reads.leaf(target))
 }
